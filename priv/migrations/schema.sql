@@ -24,6 +24,8 @@ CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 't
 
 CREATE SEQUENCE progressor.lease_tokens AS bigint;
 
+CREATE SEQUENCE progressor.message_ids AS bigint;
+
 CREATE SEQUENCE progressor.replica_ids AS bigint;
 
 CREATE SEQUENCE progressor.task_ids AS bigint;
@@ -240,6 +242,33 @@ CREATE TABLE progressor.jobs (
     autovacuum_vacuum_cost_delay=0
 );
 
+CREATE TABLE progressor.messages (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    message_id bigint NOT NULL,
+    init_task_id bigint NOT NULL,
+    task_id bigint NOT NULL,
+    number integer NOT NULL,
+    kind text NOT NULL,
+    receiver_slot smallint NOT NULL,
+    receiver_namespace text NOT NULL,
+    receiver_id text NOT NULL,
+    args bytea NOT NULL,
+    caller_context json,
+    trace_context json,
+    constraints json,
+    metadata jsonb,
+    created_at timestamp with time zone NOT NULL,
+    deliver_at timestamp with time zone NOT NULL,
+    CONSTRAINT messages_pkey PRIMARY KEY (slot, namespace, process_id, message_id),
+    CONSTRAINT messages_kind_check CHECK ((kind = ANY (ARRAY['start'::text, 'notify'::text, 'call'::text])))
+) WITH (
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0
+);
+
 CREATE TABLE progressor.migrations (
     number integer NOT NULL,
     name text NOT NULL,
@@ -318,6 +347,20 @@ CREATE TABLE progressor.processes (
     autovacuum_vacuum_insert_scale_factor=0.05,
     autovacuum_analyze_scale_factor=0.05,
     fillfactor=70
+);
+
+CREATE TABLE progressor.refused_messages (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    number integer NOT NULL,
+    kind text NOT NULL,
+    receiver_namespace text NOT NULL,
+    receiver_id text NOT NULL,
+    reason text NOT NULL,
+    refused_at timestamp with time zone NOT NULL,
+    CONSTRAINT refused_messages_pkey PRIMARY KEY (slot, namespace, process_id, task_id, number)
 );
 
 CREATE TABLE progressor.replicas (
@@ -581,6 +624,8 @@ CREATE INDEX jobs_by_deadline ON progressor.jobs USING btree (deadline_at) WHERE
 CREATE INDEX jobs_running ON progressor.jobs USING btree (slot, namespace, process_id) WHERE (state = 'running'::progressor.job_state);
 
 CREATE INDEX jobs_upkeep_due ON progressor.jobs USING btree (upkeep_due_at) WHERE (upkeep_due_at IS NOT NULL);
+
+CREATE INDEX messages_due ON progressor.messages USING btree (deliver_at);
 
 CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
 

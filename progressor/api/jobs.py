@@ -17,7 +17,6 @@ from progressor.api.calls.validation import (
     NamespaceName,
     PageSize,
     Revision,
-    check_caller_context,
     check_id,
     text_of,
 )
@@ -46,6 +45,7 @@ from progressor.wire.nodes import (
     check_timeout,
     node_spec_from_wire,
 )
+from progressor.wire.processes import check_caller_context
 from progressor.wire.shapes import UNSENT, Field, Shape, any_of, flat, read_each
 
 REASON_BYTES_MAX = 1024

@@ -14,7 +14,7 @@ from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Servicer, reading
 from progressor.api.calls.traces import CallContext
-from progressor.api.calls.validation import at_least_0, check_namespace_name, shown
+from progressor.api.calls.validation import at_least_0, check_namespace_name
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.task import TaskType
@@ -63,7 +63,7 @@ def _check_targets(targets: tuple[str, ...], field: str) -> None:
     for index, target in enumerate(targets[:TARGETS_MAX]):
         if not _is_target(target):
             violations.add(
-                f"{field}[{index}]", f"must be host:port or unix:/path, got {shown(target)}"
+                f"{field}[{index}]", f"must be host:port or unix:/path, got {wire.shown(target)}"
             )
     violations.raise_any()
 
@@ -75,7 +75,7 @@ def _policies_of(message: pb.Namespace, path: str, _context: object) -> dict[Tas
         task_type = _RETRIED_TYPES.get(name)
         if task_type is None:
             known = ", ".join(_RETRIED_TYPES)
-            violations.add(field, f"unknown task type {shown(name)}; must be one of {known}")
+            violations.add(field, f"unknown task type {wire.shown(name)}; must be one of {known}")
             continue
         policy = violations.attempt(
             retry_policy_from_wire, message.retry_policies[name], f"{field}[{name!r}]"
@@ -171,7 +171,7 @@ def _check_mask(paths: Iterable[str], violations: Violations) -> None:
         if path in _SET_BY_THE_ENGINE:
             violations.add(field, f"must not name {path}, which the engine sets")
         elif path not in _CHANGEABLE and path != "name":
-            violations.add(field, f"unknown field {shown(path)} of Namespace")
+            violations.add(field, f"unknown field {wire.shown(path)} of Namespace")
 
 
 def _change_of(

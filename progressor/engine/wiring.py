@@ -19,10 +19,11 @@ from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.measures import MILLISECONDS
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.effects.queues import DueQueue, GateQueue, UpkeepQueue
+from progressor.runtime.effects.queues import DueQueue, GateQueue, KeyQueue
 from progressor.runtime.effects.replies import Replies
 from progressor.runtime.gates import GateCapacities, GateScan, GateWakeUps, LoweredGates
 from progressor.runtime.jobs import JobControl, JobScan
+from progressor.runtime.messages import MessageDelivery
 from progressor.runtime.requests import Requests
 from progressor.runtime.schedules import ScheduleRuns, ScheduleScan
 from progressor.runtime.step.histories import HistoryCache, StepHistories
@@ -47,6 +48,7 @@ from progressor.storage.processes import results
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.histories import Histories
+from progressor.storage.processes.messages import Messages
 from progressor.storage.processes.processes import Processes, Retention
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
@@ -135,7 +137,8 @@ class Wiring:
             replies=self.replies,
             due_queue=DueQueue(clock=context.clock, horizon=horizon, size_max=_DUE_QUEUE_MAX),
             gate_queue=GateQueue(clock=context.clock, horizon=horizon),
-            upkeep_queue=UpkeepQueue(),
+            upkeep_queue=KeyQueue(),
+            message_queue=KeyQueue(),
             channels=self._channels,
             context=context,
         )
@@ -166,6 +169,9 @@ class Wiring:
             effects=self._effects, context=self.context,
         )  # fmt: skip
         self._job_control = JobControl(jobs=Jobs(self._front), effects=self._effects)
+        self._messages = MessageDelivery(
+            messages=Messages(self._worker), effects=self._effects, context=self.context
+        )
 
     def _schedule_runs_on(self, runs: StoredRuns) -> ScheduleRuns:
         return ScheduleRuns(
@@ -271,6 +277,7 @@ class Wiring:
             group.create_task(lowered_gates.run(), name="lowered gates"),
             group.create_task(jobs.run(), name="jobs"),
             group.create_task(backlog.run(), name="backlog"),
+            group.create_task(self._messages.run(), name="messages"),
             group.create_task(due.run_called(), name="due, called"),
             group.create_task(
                 forget_namespaces(self.namespaces, effects), name="forget namespaces"
@@ -304,6 +311,7 @@ class Wiring:
             "zombies": (zombies.scan, scanner.interval),
             "gates": (gates.scan, scanner.interval),
             "jobs": (jobs.scan, scanner.interval),
+            "messages": (self._messages.scan, scanner.interval),
             "job_counts": (jobs.count, QUEUES_INTERVAL),
             "queued_runs": (schedules.scan, scanner.interval),
             "old_runs": (schedules.forget, scanner.retention_interval),
@@ -343,6 +351,7 @@ class Wiring:
         self._settlements.close()
         self._processes.close()
         await asyncio.wait(self._writers)
+        await self._messages.flush()
         # What was handed back, or could not continue here, is due now.
         with contextlib.suppress(errors.StorageUnavailableError):
             await self._results.call_others(lease_timeout=self._config.replica.lease_timeout)

@@ -86,7 +86,10 @@ class ProcessorClient:
         packed = await self._exchange(request, task, history, namespace, timeout.total_seconds())
         if isinstance(packed, bytes):
             answer = codec.decode_response(
-                packed, task_type=task.task_type, payload_bytes_max=namespace.payload_bytes_max
+                packed,
+                task_type=task.task_type,
+                namespace=namespace.name,
+                payload_bytes_max=namespace.payload_bytes_max,
             )
         else:
             answer = packed

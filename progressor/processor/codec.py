@@ -28,6 +28,7 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.processor import failures
 from progressor.v1 import processor_service_pb2
 from progressor.wire import fields as wire
+from progressor.wire import messages as message_wire
 from progressor.wire import nodes as node_wire
 from progressor.wire import processes as process_wire
 
@@ -69,8 +70,13 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
     return request.SerializeToString()
 
 
-def decode_response(packed: bytes, *, task_type: TaskType, payload_bytes_max: int) -> StepOutcome:
-    """Return the outcome in a serialized ProcessResponse; an invalid one is a failure."""
+def decode_response(
+    packed: bytes, *, task_type: TaskType, namespace: str, payload_bytes_max: int
+) -> StepOutcome:
+    """Return the outcome in a serialized ProcessResponse; an invalid one is a failure.
+
+    `namespace` is that of the process.
+    """
     try:
         response = processor_service_pb2.ProcessResponse.FromString(packed)
     except message.DecodeError:
@@ -82,13 +88,16 @@ def decode_response(packed: bytes, *, task_type: TaskType, payload_bytes_max: in
             case "failure":
                 return _failed(response.failure)
             case action:
-                return Succeeded(_intent(response, action, payload_bytes_max))
+                return Succeeded(_intent(response, action, namespace, payload_bytes_max))
     except errors.InvalidRequestError as error:
         return failures.invalid_answer(str(error))
 
 
 def _intent(
-    response: processor_service_pb2.ProcessResponse, action: str | None, payload_bytes_max: int
+    response: processor_service_pb2.ProcessResponse,
+    action: str | None,
+    namespace: str,
+    payload_bytes_max: int,
 ) -> Intent:
     wire.check_payload(response.response, "response", payload_bytes_max)
     aux_state, metadata, state_version = None, None, response.state_version
@@ -109,6 +118,11 @@ def _intent(
         timer=_timer(response, payload_bytes_max),
         action=_action(response, action, payload_bytes_max),
         state_version=state_version,
+        messages=message_wire.messages_from_wire(
+            response.messages, namespace=namespace, payload_bytes_max=payload_bytes_max
+        )
+        if response.messages
+        else (),
     )
 
 

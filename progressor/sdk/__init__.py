@@ -137,6 +137,10 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         JobRetried as JobRetried, JobState as JobState, JobView as JobView, Node as Node,
         NodeOutcome as NodeOutcome, NodeState as NodeState,
     )
+    from progressor.sdk.values.messages import (
+        MessageKind as MessageKind, MessageOptions as MessageOptions,
+        RefusedMessage as RefusedMessage, SentMessage as SentMessage,
+    )
     from progressor.sdk.values.namespaces import (
         NamespaceConfig as NamespaceConfig, OnError as OnError, ZombiePolicy as ZombiePolicy,
     )
@@ -198,6 +202,7 @@ _MODULES = {
     "progressor.sdk.values.jobs": """
         Job JobCancelledError JobFailedError JobRetried JobState JobView Node NodeOutcome NodeState
     """,
+    "progressor.sdk.values.messages": "MessageKind MessageOptions RefusedMessage SentMessage",
     "progressor.sdk.values.namespaces": "NamespaceConfig OnError ZombiePolicy",
     "progressor.sdk.values.processes": """
         Event GateWait NewEvent NewTimer OrderWait Process ProcessStatus Receipt Reply

@@ -47,6 +47,7 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from progressor.v1 import messages_pb2 as _messages_pb2
 from progressor.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -1034,6 +1035,7 @@ class TaskTrace(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
+    REFUSED_MESSAGES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: _types_pb2.TaskType.ValueType
     status: _types_pb2.TaskStatus.ValueType
@@ -1077,6 +1079,10 @@ class TaskTrace(_message.Message):
     def spent(self) -> _types_pb2.TimeSpent:
         """For a task with constraints that has ended: how long it was in each state."""
 
+    @_builtins.property
+    def refused_messages(self) -> _containers.RepeatedCompositeFieldContainer[_messages_pb2.RefusedMessage]:
+        """Messages of its step that could not be delivered."""
+
     def __init__(
         self,
         *,
@@ -1097,10 +1103,11 @@ class TaskTrace(_message.Message):
         constraints: _types_pb2.Constraints | None = ...,
         spent: _types_pb2.TimeSpent | None = ...,
         replica_id: _builtins.int | None = ...,
+        refused_messages: _abc.Iterable[_messages_pb2.RefusedMessage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "replica_id", b"replica_id", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "replica_id", b"replica_id", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "refused_messages", b"refused_messages", "replica_id", b"replica_id", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
     _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015

@@ -22,6 +22,7 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from progressor.v1 import messages_pb2 as _messages_pb2
 from progressor.v1 import nodes_pb2 as _nodes_pb2
 from progressor.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
@@ -348,6 +349,7 @@ class ProcessResponse(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     START_NODES_FIELD_NUMBER: _builtins.int
     STATE_VERSION_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     aux_state: _builtins.bytes
     """Replaces the state of the process. Absent: unchanged."""
     response: _builtins.bytes
@@ -397,6 +399,10 @@ class ProcessResponse(_message.Message):
         gets a join task.
         """
 
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_messages_pb2.Message]:
+        """Messages to other processes, at most 100, which can be combined with any action."""
+
     def __init__(
         self,
         *,
@@ -412,10 +418,11 @@ class ProcessResponse(_message.Message):
         failure: Global___Failure | None = ...,
         start_nodes: _nodes_pb2.StartNodes | None = ...,
         state_version: _builtins.int = ...,
+        messages: _abc.Iterable[_messages_pb2.Message] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "state_version", b"state_version", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "messages", b"messages", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "state_version", b"state_version", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__aux_state: _TypeAlias = _typing.Literal["aux_state"]  # noqa: Y015
     _WhichOneofArgType__aux_state: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state"]  # noqa: Y015

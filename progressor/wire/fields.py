@@ -35,6 +35,7 @@ TIMER_AFTER_MAX = dt.timedelta(days=365_000)
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FIELD_LENGTH_MAX = 256
+_SHOWN_MAX = 64
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _DAY_SECONDS = 86_400
 # A day inside of what datetime can hold: psycopg reads instants in the session's time zone, where
@@ -69,6 +70,11 @@ def duration_text(value: dt.timedelta) -> str:
     if value > dt.timedelta(days=1) and not value % dt.timedelta(days=1):
         return f"{value.days} days"
     return f"{value.total_seconds():f}".rstrip("0").rstrip(".") + " s"
+
+
+def shown(value: str) -> str:
+    """Return a value for a message: quoted, and truncated if it is long."""
+    return repr(value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "…")
 
 
 def check_payload(payload: bytes, field: str, payload_bytes_max: int) -> None:

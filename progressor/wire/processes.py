@@ -32,6 +32,8 @@ ATTEMPTS_MAX = 1_000_000
 INTERVAL_MAX = dt.timedelta(days=365)
 REASONS_MAX = 100
 REASON_BYTES_MAX = 256
+CALLER_CONTEXT_PAIRS_MAX = 64
+CALLER_CONTEXT_BYTES_MAX = 8 * 1024
 
 PROCESS_STATUS_TO_WIRE = enum_numbers(ProcessStatus, types_pb2.ProcessStatus.DESCRIPTOR)
 PROCESS_STATUS_FROM_WIRE = {number: it for it, number in PROCESS_STATUS_TO_WIRE.items()}
@@ -132,6 +134,21 @@ _CONSTRAINTS = Shape(
     gates=Field(read=_gates_of),
     priority=between(0, PRIORITY_MAX),
 )
+
+
+def check_caller_context(pairs: Mapping[str, str], field: str) -> None:
+    """Refuse more pairs than are stored with a task."""
+    violations = Violations()
+    if len(pairs) > CALLER_CONTEXT_PAIRS_MAX:
+        violations.add(field, wire.too_many(len(pairs), CALLER_CONTEXT_PAIRS_MAX))
+    size = 0
+    for name, value in pairs.items():
+        size += len(name.encode()) + len(value.encode())
+        if "\0" in name or "\0" in value:
+            violations.add(f"{field}[{wire.shown(name)}]", wire.NUL)
+    if size > CALLER_CONTEXT_BYTES_MAX:
+        violations.add(field, wire.too_large(size, CALLER_CONTEXT_BYTES_MAX))
+    violations.raise_any()
 
 
 def set_timer_from_wire(

@@ -41,6 +41,7 @@ from progressor.telemetry import names
 from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Metric, MetricKind
 from progressor.telemetry.metrics.registry import METRICS
 from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from tests.support.api.scripted_engine import Ended
 from tests.support.engine.replica import running_replica
 from tests.support.pages import commands, protos
@@ -229,7 +230,7 @@ LIMITS = (
     f"{size(Namespace(name='n', processor_targets=()).payload_bytes_max)}, by namespace",
     f"up to {size(PAYLOAD_BYTES_CEILING)}",
     f"{size(wire.METADATA_BYTES_MAX)}, nested {wire.METADATA_DEPTH_MAX} deep",
-    f"{validation.CALLER_CONTEXT_PAIRS_MAX} pairs, {size(validation.CALLER_CONTEXT_BYTES_MAX)}",
+    f"{process_wire.CALLER_CONTEXT_PAIRS_MAX} pairs, {size(process_wire.CALLER_CONTEXT_BYTES_MAX)}",
     f"events of one step | {codec.EVENTS_MAX:,} |",
     f"{wire.HISTORY_LIMIT_MAX:,} events; {size(histories.HISTORY_BYTES_MAX)}",
     f"{validation.PAGE_SIZE_MAX:,} items, or {size(responses.PAGE_BYTES_MAX)}",

@@ -24,6 +24,12 @@ BEGIN
             AND t.task_id IS DISTINCT FROM p.corrupted_by
         LIMIT p_limit
         FOR UPDATE OF t SKIP LOCKED
+    ),
+    refused AS (
+        DELETE FROM refused_messages r
+        USING old o
+        WHERE (r.slot, r.namespace, r.process_id, r.task_id)
+            = (o.slot, o.namespace, o.process_id, o.task_id)
     )
     DELETE FROM tasks t
     USING old o

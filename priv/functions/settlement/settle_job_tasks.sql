@@ -132,7 +132,9 @@ BEGIN
             p_error_metadata, p_timer, p_timer_at, p_timer_after, p_timer_args, p_timer_trace,
             p_timer_timeout, p_history_after, p_history_limit, p_history_backward, p_events_until,
             e_payload, e_format_version, e_metadata, p_starvation_timeout, p_timer_constraints, p_cancels,
-            p_state_version)
+            p_state_version,
+            m_item, m_number, m_kind, m_slot, m_namespace, m_process_id, m_args, m_caller_context,
+            m_trace_context, m_constraints, m_metadata)
     LOOP
         RETURN NEXT v_row;
         v_item := v_row.item;

@@ -10,7 +10,8 @@
 --   remove    the process goes, with all its rows; the task's own answer is kept in replies
 --
 -- Arrays have a place per item, and are null where no item has a value: an array costs more than what is in it.
--- Those of events hold the events of all items, up to `events_until` those of an item and the items before it. The
+-- Those of events hold the events of all items, up to `events_until` those of an item and the items before it; those
+-- of messages, m_*, name the item. The
 -- worker continues with the next task of the process, leased for `expires_after`; null: it does not.
 --
 -- The first statement locks, the second decides (a `settling` per item), the others write what is needed, by ctid,
@@ -60,7 +61,18 @@ CREATE FUNCTION settle_tasks(
     p_starvation_timeout double precision,
     p_timer_constraints  json[],
     p_cancels            boolean[],
-    p_state_version      integer[]
+    p_state_version      integer[],
+    m_item               integer[],
+    m_number             integer[],
+    m_kind               text[],
+    m_slot               smallint[],
+    m_namespace          text[],
+    m_process_id         text[],
+    m_args               bytea[],
+    m_caller_context     json[],
+    m_trace_context      json[],
+    m_constraints        json[],
+    m_metadata           jsonb[]
 )
 RETURNS TABLE (LIKE settled_task)
 BY ITEM
@@ -105,6 +117,13 @@ BEGIN
         effects := v_ends;
         RETURN NEXT;
         effects := NULL;
+    END IF;
+
+    IF m_item IS NOT NULL THEN
+        PERFORM write_messages(
+            v_now, p_slot, p_namespace, p_process_id, p_token, m_item, m_number, m_kind, m_slot,
+            m_namespace, m_process_id, m_args, m_caller_context, m_trace_context, m_constraints,
+            m_metadata);
     END IF;
 
     IF v_gated IS NOT NULL THEN

@@ -1,19 +1,16 @@
 """The checks that requests share, and the collector that reports all violations at once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from progressor.domain.processes.namespace import is_namespace_name
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.wire import fields as wire
+from progressor.wire.fields import shown
 from progressor.wire.shapes import Check, Field, Violations, refuse_all
 
-CALLER_CONTEXT_PAIRS_MAX = 64
-CALLER_CONTEXT_BYTES_MAX = 8 * 1024
 PAGE_SIZE_MAX = 1000
 PAGE_SIZE_DEFAULT = 100
-
-_SHOWN_MAX = 64
 
 
 def check_namespace_name(name: str, field: str) -> None:
@@ -85,21 +82,6 @@ def text_of(bytes_max: int) -> Check:
     return check
 
 
-def check_caller_context(pairs: Mapping[str, str], field: str) -> None:
-    """Refuse more pairs than are stored with a task."""
-    violations = Violations()
-    if len(pairs) > CALLER_CONTEXT_PAIRS_MAX:
-        violations.add(field, wire.too_many(len(pairs), CALLER_CONTEXT_PAIRS_MAX))
-    size = 0
-    for name, value in pairs.items():
-        size += len(name.encode()) + len(value.encode())
-        if "\0" in name or "\0" in value:
-            violations.add(f"{field}[{shown(name)}]", wire.NUL)
-    if size > CALLER_CONTEXT_BYTES_MAX:
-        violations.add(field, wire.too_large(size, CALLER_CONTEXT_BYTES_MAX))
-    violations.raise_any()
-
-
 def _page_size(message: Any, path: str, _context: object) -> int:  # noqa: ANN401  # of many
     value = message.page_size
     if not 0 <= value <= PAGE_SIZE_MAX:
@@ -110,8 +92,3 @@ def _page_size(message: Any, path: str, _context: object) -> int:  # noqa: ANN40
 PAGE_SIZE = Field(read=_page_size)
 PageSize = Annotated[int, PAGE_SIZE]
 """The items of a page, 1 .. 1,000; 0 asks for the default."""
-
-
-def shown(value: str) -> str:
-    """Return a value for a message: quoted, and truncated if it is long."""
-    return repr(value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "…")

@@ -12,7 +12,6 @@ from progressor.api.calls.validation import (
     PAGE_SIZE,
     Key,
     PageSize,
-    check_caller_context,
     check_id,
     check_namespace_name,
     read_key,
@@ -30,6 +29,7 @@ from progressor.domain.views.wait import Cause
 from progressor.v1 import process_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
+from progressor.wire.processes import check_caller_context
 from progressor.wire.shapes import UNSENT, Field, Shape, Violations, any_of, read_each
 
 TASK_ID_MIN = 1

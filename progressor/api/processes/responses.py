@@ -11,6 +11,7 @@ from progressor.api.gates import HOLDER
 from progressor.domain.gates.constraint import Order, Version
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
+from progressor.domain.processes.message import RefusedMessage
 from progressor.domain.views import why
 from progressor.domain.views.process import (
     HistoryPage,
@@ -32,8 +33,8 @@ from progressor.domain.views.wait import (
     Overrun,
     Wait,
 )
+from progressor.v1 import messages_pb2, types_pb2
 from progressor.v1 import process_service_pb2 as pb
-from progressor.v1 import types_pb2
 from progressor.wire import processes as process_wire
 from progressor.wire.nodes import CONSTRAINTS, TASK_ERROR
 from progressor.wire.shapes import UNSENT, Field, Shape
@@ -69,6 +70,7 @@ _TRACE = Shape(
     task_type="type",
     error=TASK_ERROR,
     events=Field(write=_fill_events),
+    refused_messages=Shape(RefusedMessage, messages_pb2.RefusedMessage),
     constraints=CONSTRAINTS,
 )
 

@@ -8,7 +8,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
 
-from progressor.api.calls.validation import check_caller_context, check_id
+from progressor.api.calls.validation import check_id
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import GRAPH_BYTES_MAX, GraphError, encode_graph, plan_nodes
 from progressor.domain.jobs.job import NodeSpec, StartNodes
@@ -39,6 +39,7 @@ from progressor.v1 import schedule_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
 from progressor.wire.nodes import CONSTRAINTS, check_node_count, node_spec_from_wire
+from progressor.wire.processes import check_caller_context
 from progressor.wire.shapes import UNSENT, Field, OneOf, Shape, Violations, between, flat, read_each
 
 INSTANT_MIN = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -84,6 +84,9 @@ def _beneath(task: TaskTrace) -> Iterator[Text]:
         yield Text(f"· … {len(task.events) - _EVENTS_SHOWN:,} more events", style="dim")
     if task.response:
         yield Text(f"← {payload_text(task.response)}")
+    for message in task.refused_messages:
+        receiver = f"{message.namespace} {message.process_id}"
+        yield Text(f"✗ {message.kind} to {one_line(receiver)}: {message.reason}", style="red")
     if task.error is not None:
         code = _CODE_NAMES.get(task.error.code, str(task.error.code))
         words = " ".join(part for part in (code, task.error.reason) if part)

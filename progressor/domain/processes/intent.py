@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.event import HistoryRange, NewEvent
+from progressor.domain.processes.message import Message
 
 STEP_TIMEOUT = "STEP_TIMEOUT"
 """The reason of a step that ran past its timeout."""
@@ -78,6 +79,7 @@ class Intent:
     timer: TimerChange = dataclasses.field(default_factory=KeepTimer)
     action: Action | None = None
     state_version: int = 0
+    messages: tuple[Message, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from progressor.domain.processes.intent import (
     RemoveProcess,
     Succeeded,
 )
+from progressor.domain.processes.message import Message
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import OnError, RetryPolicy, ZombiePolicy, next_delay
 from progressor.domain.processes.process import NO_OPTIONS, JobOptions
@@ -94,9 +95,23 @@ class Remove:
 
     response: bytes = b""
     error: TaskError | None = None
+    messages: tuple[Message, ...] = ()
 
 
 Settlement = Finish | Fail | Retry | Break | Remove
+
+
+def messages_of(settlement: Settlement) -> tuple[Message, ...]:
+    """Return the messages that a settlement sends."""
+    match settlement:
+        case Finish(intent):
+            return intent.messages
+        case Remove(messages=messages):
+            return messages
+        case Fail() | Retry() | Break():
+            return ()
+        case _:
+            assert_never(settlement)
 
 
 def settle(
@@ -116,7 +131,7 @@ def settle(
     match outcome:
         case Succeeded(intent):
             if isinstance(intent.action, RemoveProcess):
-                return Remove(response=intent.response)
+                return Remove(response=intent.response, messages=intent.messages)
             return Finish(intent)
         case Rejected():
             return _settle_rejection(task, outcome)

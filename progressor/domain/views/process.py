@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
+from progressor.domain.processes.message import RefusedMessage
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views.wait import Cause, TimeSpent, Wait
@@ -64,6 +65,7 @@ class TaskTrace:
     constraints: Constraints | None = None
     spent: TimeSpent | None = None
     replica_id: int | None = None
+    refused_messages: tuple[RefusedMessage, ...] = ()
 
 
 Place = tuple[dt.datetime, str, str]

@@ -25,11 +25,18 @@ from typing import assert_never
 from progressor.domain.processes import reply
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.process import ProcessStatus
-from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry
+from progressor.domain.processes.settlement import (
+    Break,
+    Fail,
+    Finish,
+    Remove,
+    Retry,
+    messages_of,
+)
 from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
 from progressor.processor.channels import Channels
 from progressor.runtime.core.context import Context
-from progressor.runtime.effects.queues import DueQueue, GateQueue, UpkeepQueue
+from progressor.runtime.effects.queues import DueQueue, GateQueue, KeyQueue
 from progressor.runtime.effects.replies import Replies
 from progressor.storage.processes.settlements import Due, Entry, Written
 from progressor.storage.rows.effects import (
@@ -52,7 +59,8 @@ class EffectDispatcher:
     replies: Replies
     due_queue: DueQueue
     gate_queue: GateQueue
-    upkeep_queue: UpkeepQueue
+    upkeep_queue: KeyQueue
+    message_queue: KeyQueue
     channels: Channels
     context: Context
 
@@ -71,6 +79,8 @@ class EffectDispatcher:
                 )
         if written.due is not None:
             self.due_queue.add(written.due, as_of=written.settled_at)
+        if messages_of(entry.settlement):
+            self.message_queue.add(entry.key)
         self.apply(written.effects)
         _log_change(entry)
 
@@ -90,6 +100,7 @@ class EffectDispatcher:
         self.gate_queue.add(effects)
         self.upkeep_queue.add(*effects.upkeep)
         self._reply(effects)
+        self.message_queue.add(*effects.senders)
         for key, state in effects.ended:
             self.context.metrics.jobs_ended.add(1, (key.namespace, state))
         for namespace in effects.gone:

@@ -29,8 +29,8 @@ LATER_MAX = 100_000
 LOWERED_MAX = 10_000
 """Gates whose capacity was lowered."""
 
-UPKEEP_MAX = 10_000
-"""Jobs that need upkeep."""
+KEYS_MAX = 10_000
+"""Jobs that need upkeep, and senders of messages."""
 
 
 class DueQueue:
@@ -141,23 +141,23 @@ class GateQueue:
         heapq.heappush(self._heap, (at, next(self._order), later))
 
 
-class UpkeepQueue:
-    """Leaders of jobs that need upkeep, which no settlement does."""
+class KeyQueue:
+    """Processes to be looked at: leaders of jobs that need upkeep, senders of messages."""
 
     def __init__(self) -> None:
-        self._leaders: dict[ProcessKey, None] = {}
+        self._keys: dict[ProcessKey, None] = {}
         self.changed = asyncio.Event()
         """Set while the queue is not empty."""
 
-    def add(self, *leaders: ProcessKey) -> None:
-        for leader in leaders:
-            if len(self._leaders) < UPKEEP_MAX:
-                self._leaders[leader] = None
-        if self._leaders:
+    def add(self, *keys: ProcessKey) -> None:
+        for key in keys:
+            if len(self._keys) < KEYS_MAX:
+                self._keys[key] = None
+        if self._keys:
             self.changed.set()
 
     def take(self) -> tuple[ProcessKey, ...]:
-        taken = tuple(self._leaders)
-        self._leaders.clear()
+        taken = tuple(self._keys)
+        self._keys.clear()
         self.changed.clear()
         return taken

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import grpc
-from typing_extensions import TypeForm
+from typing_extensions import TypeForm, Unpack
 
 from progressor.domain.processes.event import HistoryRange
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
@@ -17,11 +17,13 @@ from progressor.sdk.codec.wire import (
     object_to_wire,
     optional,
 )
+from progressor.sdk.processor.messages import add_message
 from progressor.sdk.processor.verdicts import Reject
 from progressor.sdk.processor.versions import StateVersions
 from progressor.sdk.values.constraints import Constraints
 from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_wire
 from progressor.sdk.values.jobs import NodeOutcome, read_outcome, results_of
+from progressor.sdk.values.messages import MessageKind, MessageOptions
 from progressor.sdk.values.processes import (
     Event,
     NewTimer,
@@ -330,6 +332,71 @@ class Step(Generic[State]):
             nodes=nodes_to_wire(graph, self._codec), **due_to_wire(deadline)
         )
         self._response.start_nodes.CopyFrom(action)
+
+    def start(
+        self,
+        process_id: str,
+        args: Payload = None,
+        *,
+        metadata: Mapping[str, Payload] | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> None:
+        """Start a process after this step, as a message; see `notify`.
+
+        Args:
+            process_id: The id of the new process.
+            args: For its init handler, encoded by this processor's codec.
+            metadata: A JSON object by which `Client.list` can filter.
+            options: See `MessageOptions`.
+
+        Raises:
+            ValueError: An id is invalid, or the step sends more than 100 messages.
+        """
+        self._send(MessageKind.START, process_id, args, options, metadata)
+
+    def notify(
+        self, process_id: str, args: Payload = None, **options: Unpack[MessageOptions]
+    ) -> None:
+        """Notify a process after this step.
+
+        The message is saved with the step, and delivered exactly once. Messages of this process to
+        one receiver arrive in their order; a receiver in error gets them when it runs again. The
+        trace of this process lists a message that is refused.
+
+        Args:
+            process_id: The id of the receiver; it may be this process.
+            args: For its notify handler, encoded by this processor's codec.
+            options: See `MessageOptions`.
+
+        Raises:
+            ValueError: An id is invalid, or the step sends more than 100 messages.
+        """
+        self._send(MessageKind.NOTIFY, process_id, args, options)
+
+    def call(
+        self, process_id: str, args: Payload = None, **options: Unpack[MessageOptions]
+    ) -> None:
+        """Call a process after this step, as a message; see `notify`.
+
+        Args:
+            process_id: The id of the receiver; it may be this process.
+            args: For its call handler, encoded by this processor's codec.
+            options: See `MessageOptions`.
+
+        Raises:
+            ValueError: An id is invalid, or the step sends more than 100 messages.
+        """
+        self._send(MessageKind.CALL, process_id, args, options)
+
+    def _send(
+        self,
+        kind: MessageKind,
+        process_id: str,
+        args: Payload,
+        options: MessageOptions,
+        metadata: Mapping[str, Payload] | None = None,
+    ) -> None:
+        add_message(self._response, kind, process_id, args, options, self._codec, metadata=metadata)
 
     def _expect_readable(self, state: bytes) -> None:
         """Raise TypeError for a state that the next step could not read."""

@@ -37,6 +37,7 @@ from progressor.sdk.processor.step import State
 from progressor.sdk.testing.answers import in_range, refusal_of
 from progressor.sdk.testing.snapshots import Stored, stored_process
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
+from progressor.sdk.values.messages import SentMessage, read_sent
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import (
     Event,
@@ -192,6 +193,7 @@ class Rehearsal(Generic[State]):
         self._suspended_timer: Timer | None = None
         self._removed_by_request = False
         self._steps: list[TakenStep] = []
+        self._messages: list[SentMessage] = []
 
     @classmethod
     def from_snapshot(
@@ -319,6 +321,11 @@ class Rehearsal(Generic[State]):
     def steps(self) -> tuple[TakenStep, ...]:
         """The tasks that have ended, in order; also those of a removed process."""
         return tuple(self._steps)
+
+    @property
+    def messages(self) -> tuple[SentMessage, ...]:
+        """The messages that steps have sent, in order; nothing receives them."""
+        return tuple(self._messages)
 
     async def start(
         self,
@@ -720,6 +727,9 @@ class Rehearsal(Generic[State]):
             process.state_version = response.state_version
         if response.HasField("metadata"):
             process.metadata.CopyFrom(response.metadata)
+        for message in response.messages:
+            message.namespace = message.namespace or self._namespace
+            self._messages.append(read_sent(message, "", self._codec))
         self._recover()
         match response.WhichOneof("action"):
             case "remove":

@@ -25,6 +25,7 @@ from progressor.sdk.codec.wire import (
     payload,
 )
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints, GateHolder, Order, TimeSpent
+from progressor.sdk.values.messages import REFUSED_MESSAGE, RefusedMessage
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.wire.shapes import Field, Shape, enum_numbers
@@ -308,7 +309,8 @@ class TaskTrace:
     """The record of one task, with the events that its step recorded (at most 1,000).
 
     ``spent``: how its time was spent, if it had constraints and has ended. ``replica_id``: the
-    replica that runs it or ran it last; None: it has never run.
+    replica that runs it or ran it last; None: it has never run. ``refused_messages``: those of its
+    step that could not be delivered.
     """
 
     task_id: int
@@ -328,6 +330,7 @@ class TaskTrace:
     constraints: Constraints | None = None
     spent: TimeSpent | None = None
     replica_id: int | None = None
+    refused_messages: tuple[RefusedMessage, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,6 +448,7 @@ _TASK_TRACE = Shape(
     response=payload("response"),
     events=_events("events"),
     constraints=CONSTRAINTS,
+    refused_messages=REFUSED_MESSAGE,
 )
 
 _TASK_REPLY: Shape[TaskReply[Any], pb.AwaitTaskResponse] = Shape(

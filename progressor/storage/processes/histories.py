@@ -1,10 +1,11 @@
 """Histories, cut where a message is full; and traces: tasks with the events of each."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from progressor import errors
 from progressor.domain.processes.event import Direction, Event, HistoryRange
+from progressor.domain.processes.message import MessageKind, RefusedMessage
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.views.process import HistoryPage, TaskTrace
 from progressor.storage.postgres import statements
@@ -73,6 +74,13 @@ class _TraceRow(NamedTuple):
     trace: TaskTrace
     first_event_id: int | None
     event_count: int | None
+    refused: list[Any] | None
+
+    def messages(self) -> tuple[RefusedMessage, ...]:
+        return tuple(
+            RefusedMessage(number, MessageKind(kind), *rest)
+            for number, kind, *rest in self.refused or ()
+        )
 
 
 class Traces:
@@ -107,6 +115,6 @@ class Traces:
             # Removed since its tasks were read.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         return tuple(
-            dataclasses.replace(it.trace, events=tuple(own))
+            dataclasses.replace(it.trace, events=tuple(own), refused_messages=it.messages())
             for it, own in zip(tasks, found, strict=True)
         )

@@ -56,7 +56,15 @@ SELECT t.task_id, t.task_type,
     END AS args,
     t.caller_context, t.idempotency_key, t.response, t.error_code, t.error_reason, t.error_message,
     t.error_rejected, t.error_metadata, t.first_event_id, t.event_count, t.constraints,
-    t.spent_us AS spent, t.replica_id
+    t.spent_us AS spent, t.replica_id,
+    (
+        SELECT jsonb_agg(
+            jsonb_build_array(r.number, r.kind, r.receiver_namespace, r.receiver_id, r.reason)
+            ORDER BY r.number)
+        FROM progressor.refused_messages r
+        WHERE (r.slot, r.namespace, r.process_id, r.task_id)
+            = (t.slot, t.namespace, t.process_id, t.task_id)
+    ) AS refused
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)

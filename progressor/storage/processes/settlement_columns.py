@@ -20,7 +20,15 @@ from progressor.domain.processes.intent import (
     UnsetTimer,
 )
 from progressor.domain.processes.process import Part, ProcessKey
-from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.processes.settlement import (
+    Break,
+    Fail,
+    Finish,
+    Remove,
+    Retry,
+    Settlement,
+    messages_of,
+)
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.storage.rows.documents import (
     constraints_text,
@@ -87,6 +95,7 @@ def columns(batch: Sequence[_Item]) -> Columns:
         **_error_columns(settlements),
         **_timer_columns(batch, intents),
         **_event_columns(intents),
+        **_message_columns(batch),
     }
 
 
@@ -184,6 +193,32 @@ def _event_columns(intents: Sequence[Intent]) -> Columns:
         **_sparse(
             e_format_version=[event.format_version or None for event in events],
             e_metadata=[json_text(event.metadata) for event in events],
+        ),
+    }
+
+
+def _message_columns(batch: Sequence[_Item]) -> Columns:
+    sent = [
+        (item, number, message, entry.trace_context)
+        for item, entry in enumerate(batch, 1)
+        for number, message in enumerate(messages_of(entry.settlement), 1)
+    ]
+    if not sent:
+        return {}
+    messages = [message for _, _, message, _ in sent]
+    return {
+        "m_item": [item for item, *_ in sent],
+        "m_number": [number for _, number, *_ in sent],
+        "m_kind": [message.kind for message in messages],
+        "m_slot": [message.receiver.slot for message in messages],
+        "m_namespace": [message.receiver.namespace for message in messages],
+        "m_process_id": [message.receiver.process_id for message in messages],
+        "m_args": [message.args for message in messages],
+        **_sparse(
+            m_caller_context=[json_text(message.caller_context) for message in messages],
+            m_trace_context=[json_text(trace_context) for *_, trace_context in sent],
+            m_constraints=[constraints_text(message.constraints) for message in messages],
+            m_metadata=[json_text(message.metadata) for message in messages],
         ),
     }
 

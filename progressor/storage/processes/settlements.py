@@ -362,7 +362,8 @@ def _bytes_of(entry: Entry) -> int:
     if not isinstance(settlement, Finish):
         return 0
     intent = settlement.intent
-    size = len(intent.response or b"") + len(intent.aux_state or b"")
+    size = sum(len(message.args) for message in intent.messages) if intent.messages else 0
+    size += len(intent.response or b"") + len(intent.aux_state or b"")
     for event in intent.events:
         size += len(event.payload)
     return size

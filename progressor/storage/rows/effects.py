@@ -115,6 +115,8 @@ class Effects:
     """Namespaces that were deleted."""
     process_ends: tuple[AwaitedEnd, ...] = ()
     """Awaited processes that have ended, or may have."""
+    senders: tuple[ProcessKey, ...] = ()
+    """Processes whose messages are to be delivered."""
 
     def __or__(self, other: "Effects") -> "Effects":
         if other is NO_EFFECTS:

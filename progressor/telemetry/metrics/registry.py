@@ -211,6 +211,24 @@ class Metrics:
         "started (a node with constraints), stopped (its job had ended).",
         "namespace", "action",
     )
+    messages_delivered: Counter = _counter(
+        "progressor_messages_delivered", "{message}",
+        "Messages of steps that were admitted by their receivers, by the namespace of the sender. "
+        "kind: start, notify, call. Label held: yes, by a receiver in error.",
+        "namespace", "kind", "held",
+    )
+    messages_refused: Counter = _counter(
+        "progressor_messages_refused", "{message}",
+        "Messages of steps that could not be delivered, by the namespace of the sender. Trace of "
+        "the sender lists them.",
+        "namespace", "kind", "reason",
+    )
+    messages_scan_found: Counter = _counter(
+        "progressor_messages_scan_found", "{sender}",
+        "Senders whose messages only the scan found: their replica died, or their receiver was "
+        "locked.",
+        "namespace",
+    )
     jobs_recovered: Counter = _counter(
         "progressor_jobs_recovered", "{item}",
         "Stalled work that recovery found and resumed; zero in a healthy engine. kind: join (a "

@@ -388,7 +388,10 @@ def decode_outcome(
 ) -> processor_codec.StepOutcome:
     """Return what the engine makes of a processor's response."""
     return processor_codec.decode_response(
-        response.SerializeToString(), task_type=task_type, payload_bytes_max=1000
+        response.SerializeToString(),
+        task_type=task_type,
+        namespace="orders",
+        payload_bytes_max=1000,
     )
 
 

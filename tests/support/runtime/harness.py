@@ -19,7 +19,7 @@ from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.effects.queues import DueQueue, GateQueue, UpkeepQueue
+from progressor.runtime.effects.queues import DueQueue, GateQueue, KeyQueue
 from progressor.runtime.effects.replies import Replies, Waiter
 from progressor.runtime.requests import Requests
 from progressor.runtime.step.histories import HistoryCache, StepHistories
@@ -83,7 +83,8 @@ def make_dispatcher(**parts: Any) -> EffectDispatcher:
         "replies": None,
         "due_queue": DueQueue(clock=context.clock, horizon=seconds(60), size_max=1000),
         "gate_queue": GateQueue(clock=context.clock, horizon=seconds(60)),
-        "upkeep_queue": UpkeepQueue(),
+        "upkeep_queue": KeyQueue(),
+        "message_queue": KeyQueue(),
         "channels": Channels(),
         "context": context,
     }

@@ -63,6 +63,7 @@ TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
     "gated", "gates", "gate_holders", "gate_queues", "orders", "jobs", "job_nodes", "schedules",
     "schedule_runs", "held",
+    "messages", "refused_messages",
     "orphans",
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2, struct_pb2, text_format, timestamp_pb2
 
+from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import GRAPH_BYTES_MAX
 from progressor.domain.jobs.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
 from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
@@ -15,10 +16,12 @@ from progressor.domain.processes.intent import (
     Intent,
     KeepTimer,
     Rejected,
+    RemoveProcess,
     SetTimer,
     Succeeded,
     UnsetTimer,
 )
+from progressor.domain.processes.message import Message, MessageKind
 from progressor.domain.processes.process import Process, ProcessStatus, process_key
 from progressor.domain.processes.task import NodeOutcome, NodeState, RunningTask, TaskType
 from progressor.processor import codec, failures
@@ -112,7 +115,10 @@ def decode(
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> codec.StepOutcome:
     return codec.decode_response(
-        response.SerializeToString(), task_type=task_type, payload_bytes_max=payload_bytes_max
+        response.SerializeToString(),
+        task_type=task_type,
+        namespace="orders",
+        payload_bytes_max=payload_bytes_max,
     )
 
 
@@ -410,7 +416,9 @@ def test_an_invalid_answer_fails_the_step_and_names_the_field(
 
 
 def test_bytes_that_are_no_answer_fail_the_step() -> None:
-    answer = codec.decode_response(b"\xffnonsense", task_type=TaskType.CALL, payload_bytes_max=100)
+    answer = codec.decode_response(
+        b"\xffnonsense", task_type=TaskType.CALL, namespace="orders", payload_bytes_max=100
+    )
 
     assert answer == invalid("response: is not a ProcessResponse")
 
@@ -419,7 +427,9 @@ def test_a_field_that_this_release_does_not_know_is_ignored() -> None:
     unknown = b"\xa2\x06\x03abc"
     known = answer_of(response=b"r", complete={"result": b"end"}).SerializeToString()
 
-    answer = codec.decode_response(known + unknown, task_type=TaskType.CALL, payload_bytes_max=100)
+    answer = codec.decode_response(
+        known + unknown, task_type=TaskType.CALL, namespace="orders", payload_bytes_max=100
+    )
 
     assert answer == Succeeded(Intent(response=b"r", action=Complete(b"end")))
 
@@ -456,3 +466,68 @@ def test_the_depth_of_metadata_and_the_bytes_of_a_graph_have_bounds() -> None:
     assert too_large == invalid(
         f"start_nodes: must be at most 33554432 bytes, got {GRAPH_BYTES_MAX + 26}"
     )
+
+
+def message_of(**fields: Any) -> dict[str, Any]:
+    return {"kind": 2, "process_id": "b"} | fields
+
+
+def test_messages_are_read_with_all_their_fields() -> None:
+    start = message_of(
+        kind=1, namespace="stock", args=b"a", caller_context={"k": "v"},
+        constraints={"priority": 1}, metadata={"of": "a"},
+    )  # fmt: skip
+    gated = message_of(kind=3, constraints={"gates": [{"gate": "g"}]})
+
+    assert decode(answer_of(messages=[message_of(), start, gated], remove={})) == Succeeded(
+        Intent(
+            action=RemoveProcess(),
+            messages=(
+                Message(kind=MessageKind.NOTIFY, receiver=process_key("orders", "b")),
+                Message(
+                    kind=MessageKind.START,
+                    receiver=process_key("stock", "b"),
+                    args=b"a",
+                    caller_context={"k": "v"},
+                    metadata={"of": "a"},
+                ),
+                Message(
+                    kind=MessageKind.CALL,
+                    receiver=process_key("orders", "b"),
+                    constraints=Constraints(gates={"g": None}),
+                ),
+            ),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"kind": 0}, "kind: unknown kind 0"),
+        ({"kind": 9}, "kind: unknown kind 9"),
+        ({"process_id": ""}, "process_id: must not be empty"),
+        ({"process_id": "a\n"}, "process_id: must not contain the control character U+000A"),
+        (
+            {"namespace": "No"},
+            "namespace: must be 1 to 64 characters of [a-z0-9._-], got 'No'",
+        ),
+        ({"args": b"x" * 101}, "args: must be at most 100 bytes, got 101"),
+        ({"metadata": {}}, "metadata: must not be set in a notify, only in a start"),
+        ({"constraints": {"priority": 9}}, "constraints.priority: must be 0 to 5, got 9"),
+        (
+            {"caller_context": {"a": "\0"}},
+            "caller_context['a']: must not contain a NUL character",
+        ),
+    ],
+)
+def test_a_bad_message_is_refused_by_its_place_and_field(fields: dict[str, Any], what: str) -> None:
+    answer = answer_of(messages=[message_of(), message_of(**fields)])
+
+    assert decode(answer) == invalid(f"messages[1].{what}")
+
+
+def test_too_many_messages_are_refused() -> None:
+    answer = answer_of(messages=[message_of()] * 101)
+
+    assert decode(answer) == invalid("messages: must have at most 100 items, got 101")

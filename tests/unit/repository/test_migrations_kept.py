@@ -35,6 +35,7 @@ CHECKSUMS = {
     "0020_pre_held_tasks.sql": "8f0675ae1b3abfd8",
     "0021_pre_state_versions.sql": "56a0fb6e368fe211",
     "0022_pre_process_ends.sql": "e74118d7e04d68ed",
+    "0023_pre_messages.sql": "b269feeabf254444",
 }
 
 

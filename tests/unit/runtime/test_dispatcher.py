@@ -12,7 +12,7 @@ from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, 
 from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, TaskType
 from progressor.domain.views.replica import StepTally
 from progressor.runtime.effects import queues
-from progressor.runtime.effects.queues import DueQueue, UpkeepQueue
+from progressor.runtime.effects.queues import DueQueue, KeyQueue
 from progressor.storage.processes.settlements import Due
 from progressor.storage.rows.effects import (
     JOB_HAS_ENDED,
@@ -253,7 +253,7 @@ ONE, OTHER = make_key("one"), make_key("other")
 
 
 def test_jobs_are_taken_once_the_oldest_first() -> None:
-    queue = UpkeepQueue()
+    queue = KeyQueue()
     queue.add()
     assert not queue.changed.is_set()
     queue.add(OTHER)
@@ -264,8 +264,8 @@ def test_jobs_are_taken_once_the_oldest_first() -> None:
 
 
 def test_jobs_that_do_not_fit_are_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "UPKEEP_MAX", 2)
-    queue = UpkeepQueue()
+    monkeypatch.setattr(queues, "KEYS_MAX", 2)
+    queue = KeyQueue()
 
     queue.add(*(ProcessKey(0, "orders", f"p{number}") for number in range(3)))
 

@@ -14,6 +14,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.sdk import (
     BYTES,
+    JSON,
+    Constraints,
     Graph,
     Processor,
     ProcessStatus,
@@ -350,3 +352,49 @@ async def test_a_follower_gets_what_it_comes_after() -> None:
     request.task.nodes.add(name="map-1", state=nodes_pb2.NODE_STATE_DONE, result=b"4")
 
     assert (await answer(processor, request)).complete.result == b"5"
+
+
+def a_step() -> tuple[Step[Any], pb.ProcessResponse]:
+    response = pb.ProcessResponse()
+    return Step(asked(), response, codec=JSON), response
+
+
+def test_messages_are_part_of_the_answer() -> None:
+    step, response = a_step()
+
+    step.start("b", {"a": 1}, metadata={"of": "a"}, namespace="stock")
+    step.notify("c", context={"k": "v"}, constraints=Constraints(gates={"g": 2}))
+    step.call("d")
+
+    start, notify, call = response.messages
+    assert (start.kind, start.namespace, start.process_id) == (1, "stock", "b")
+    assert (start.args, dict(start.metadata)) == (b'{"a":1}', {"of": "a"})
+    assert (notify.kind, notify.namespace, dict(notify.caller_context)) == (2, "", {"k": "v"})
+    assert [(it.gate, it.capacity) for it in notify.constraints.gates] == [("g", 2)]
+    assert (call.kind, call.process_id) == (3, "d")
+
+
+@pytest.mark.parametrize(
+    ("process_id", "namespace", "what"),
+    [
+        ("", "stock", "process_id must not be empty"),
+        ("b", "No", r"namespace must be 1 to 64 characters of \[a-z0-9._-\], got 'No'"),
+    ],
+)
+def test_a_message_without_a_valid_receiver_is_refused(
+    process_id: str, namespace: str, what: str
+) -> None:
+    step, response = a_step()
+
+    with pytest.raises(ValueError, match=what):
+        step.notify(process_id, namespace=namespace)
+    assert not response.messages
+
+
+def test_a_step_sends_at_most_a_hundred_messages() -> None:
+    step, _ = a_step()
+    for _ in range(100):
+        step.notify("b")
+
+    with pytest.raises(ValueError, match="at most 100 messages"):
+        step.notify("b")

@@ -1,0 +1,55 @@
+"""Messages that a step sends to processes; they are delivered after its settlement, exactly once.
+
+Of one sender, messages to one receiver are admitted in the order in which they were sent, each as a
+task of the receiver::
+
+    receiver            start                       notify, call
+    does not exist      accepted                    refused
+    init, running       refused                     accepted
+    error               refused                     held, or refused where on_error = cancel
+    finished            refused                     refused
+"""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.process import ProcessKey
+
+MESSAGES_MAX = 100
+"""Messages that one step may send."""
+
+QUEUE_MAX = 10_000
+"""Waiting tasks of a process with which it refuses messages."""
+
+
+class MessageKind(enum.StrEnum):
+    """What a message asks for, in the words of the table ``messages``."""
+
+    START = "start"
+    NOTIFY = "notify"
+    CALL = "call"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RefusedMessage:
+    """A message that could not be delivered; ``number`` is its place in its step, from 1."""
+
+    number: int
+    kind: MessageKind
+    namespace: str
+    process_id: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message to a process. ``metadata`` only with a start."""
+
+    kind: MessageKind
+    receiver: ProcessKey
+    args: bytes = b""
+    caller_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    constraints: Constraints | None = None
+    metadata: Mapping[str, object] | None = None

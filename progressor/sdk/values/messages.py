@@ -1,0 +1,63 @@
+"""Messages that a step sends to processes."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TypedDict
+
+from progressor.sdk.codec.codecs import Payload
+from progressor.sdk.codec.wire import WireEnum, payload
+from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
+from progressor.v1 import messages_pb2 as pb
+from progressor.wire.shapes import Shape
+
+
+class MessageKind(WireEnum):
+    """What a message asks for. UNSPECIFIED: what only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    START = "start"
+    NOTIFY = "notify"
+    CALL = "call"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedMessage:
+    """A message that could not be delivered. ``number``: its place in its step, from 1."""
+
+    number: int
+    kind: MessageKind
+    namespace: str
+    process_id: str
+    reason: str
+
+
+REFUSED_MESSAGE = Shape(RefusedMessage, pb.RefusedMessage)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SentMessage:
+    """A message of a step, as a rehearsal shows it."""
+
+    kind: MessageKind
+    namespace: str
+    process_id: str
+    args: Payload = None
+    context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    constraints: Constraints | None = None
+
+
+read_sent = Shape(
+    SentMessage, pb.Message, args=payload("args"), context="caller_context", constraints=CONSTRAINTS
+).read
+
+
+class MessageOptions(TypedDict, total=False):
+    """Options of a message.
+
+    ``namespace``: that of the receiver; default: the sender's. ``context``: pairs that its handler
+    reads as `Step.context`. ``constraints``: what must hold before its task may run.
+    """
+
+    namespace: str
+    context: Mapping[str, str]
+    constraints: Constraints

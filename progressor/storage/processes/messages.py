@@ -1,0 +1,85 @@
+"""Messages of steps: their delivery, and the search for those that were not delivered."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from progressor.domain.processes.message import QUEUE_MAX, MessageKind
+from progressor.domain.processes.process import ProcessKey
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.rows.effects import Effects, gate_effects
+
+_SQL = statements.load("processes/messages")
+
+BATCH_MAX = 200
+"""Messages that one transaction delivers."""
+
+
+class Delivered(NamedTuple):
+    """A number of messages of one kind and sender's namespace with the same verdict.
+
+    ``held``: by a receiver in error; other verdicts than accepted and held are refusals.
+    """
+
+    namespace: str
+    kind: MessageKind
+    verdict: str
+    message_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What one transaction delivered, and the senders that have more to be delivered now."""
+
+    delivered: tuple[Delivered, ...]
+    remaining: tuple[ProcessKey, ...]
+
+
+class _Row(NamedTuple):
+    kind: MessageKind | None
+    namespace: str
+    verdict: str
+    message_count: int
+    remaining: tuple[ProcessKey, ...]
+    effects: list[Any] | None
+
+
+class Messages:
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+        self._deliver_messages = context.functions.call("deliver_messages", _Row)
+
+    async def deliver(
+        self, senders: Sequence[ProcessKey], *, limit: int = BATCH_MAX, queue_max: int = QUEUE_MAX
+    ) -> tuple[Delivery, Effects]:
+        """Deliver at most `limit` messages; safe to repeat and to cancel.
+
+        A receiver with `queue_max` waiting tasks refuses them.
+        """
+        rows = await self._context.call(
+            self._deliver_messages,
+            slot=[key.slot for key in senders],
+            namespace=[key.namespace for key in senders],
+            process_id=[key.process_id for key in senders],
+            limit=limit,
+            queue_max=queue_max,
+        )
+        *counts, last = rows
+        delivered = tuple(
+            Delivered(row.namespace, row.kind, row.verdict, row.message_count)
+            for row in counts
+            if row.kind is not None
+        )
+        return Delivery(delivered=delivered, remaining=last.remaining), gate_effects(last.effects)
+
+    async def find_overdue(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
+        """Return senders whose messages have been due for longer than `age`."""
+        return await self._context.read(
+            ProcessKey, _SQL["find_overdue_messages"], age=age, limit=limit
+        )
+
+    async def defer(self, sender: ProcessKey, *, delay: dt.timedelta) -> None:
+        """Have the messages of a sender wait."""
+        await self._context.execute(_SQL["defer_messages"], sender, delay=delay)

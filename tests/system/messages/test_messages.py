@@ -1,0 +1,143 @@
+"""Messages from the steps of one processor to the processes of another, over gRPC."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from progressor import sdk
+from progressor.sdk import Client, Constraints, Fail, Processor, RefusedMessage, Step
+from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.replica import Replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_NUMBERS = itertools.count()
+
+
+class Warehouse:
+    """A shop, whose orders send messages, and a warehouse, which notes what it gets."""
+
+    def __init__(self, shop: str, warehouse: str) -> None:
+        self.shop, self.warehouse = Processor(shop), Processor(warehouse)
+        self.got: asyncio.Queue[tuple[str, str, Any]] = asyncio.Queue()
+        self.is_broken = False
+        for register in (self.warehouse.init, self.warehouse.call, self.warehouse.notify):
+            register(self.note)
+        self.shop.init(self.send)
+        self.shop.call(self.send)
+        self.shop.notify(self.note)
+
+    def note(self, step: Step[Any]) -> None:
+        if self.is_broken:
+            raise Fail("out of order")
+        self.got.put_nowait((step.process_id, step.type, step.args))
+
+    def send(self, step: Step[Any]) -> None:
+        """Send what the args list: kind, process, args and options, or an action."""
+        for name, *rest in step.args or ():
+            *args, options = rest or [{}]
+            if "gate" in options:
+                options["constraints"] = Constraints(gates={options.pop("gate"): 1})
+            getattr(step, name)(*args, **options)
+
+    async def receive(self, count: int) -> list[tuple[str, str, Any]]:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return [await self.got.get() for _ in range(count)]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def parts(replica: Replica) -> AsyncIterator[tuple[Client, Client, Warehouse]]:
+    number = next(_NUMBERS)
+    parts = Warehouse(f"shop-{number}", f"warehouse-{number}")
+    async with (
+        sdk.running(parts.shop, parts.warehouse, bind="127.0.0.1:0") as target,
+        replica.namespace(parts.shop.name, target) as shop,
+        replica.namespace(parts.warehouse.name, target) as warehouse,
+    ):
+        yield shop, warehouse, parts
+
+
+async def test_a_step_starts_notifies_and_calls_processes_of_another_namespace(
+    parts: tuple[Client, Client, Warehouse],
+) -> None:
+    shop, warehouse, stock = parts
+    there = {"namespace": warehouse.namespace}
+    gated = there | {"gate": "door"}
+
+    await shop.start("order", [
+        ["start", "w", {"pick": 1}, there | {"metadata": {"of": "order"}}],
+        ["notify", "w", "second", there],
+        ["call", "w", "third", there | {"context": {"who": "order"}}],
+        ["notify", "w", "fourth", gated],
+    ])  # fmt: skip
+
+    assert await stock.receive(4) == [
+        ("w", "init", {"pick": 1}), ("w", "notify", "second"), ("w", "call", "third"),
+        ("w", "notify", "fourth"),
+    ]  # fmt: skip
+    assert (await warehouse.get("w")).process.metadata == {"of": "order"}
+    assert [it.context for it in (await warehouse.trace("w")).tasks][2] == {"who": "order"}
+
+
+async def test_messages_to_oneself_and_in_the_last_step_are_delivered(
+    parts: tuple[Client, Client, Warehouse],
+) -> None:
+    shop, warehouse, stock = parts
+    there = {"namespace": warehouse.namespace}
+    await warehouse.start("w")
+
+    await shop.start("order", [["notify", "order", "mine", {}]])
+    await shop.start("brief", [["notify", "w", "last", there], ["remove", {}]])
+    await shop.start("other", [["notify", "w", "end", there], ["complete", {}]])
+
+    assert sorted(await stock.receive(4), key=str) == [
+        ("order", "notify", "mine"), ("w", "init", None), ("w", "notify", "end"),
+        ("w", "notify", "last"),
+    ]  # fmt: skip
+
+
+async def test_a_broken_receiver_gets_its_messages_once_it_is_back(
+    parts: tuple[Client, Client, Warehouse],
+) -> None:
+    shop, warehouse, stock = parts
+    there = {"namespace": warehouse.namespace}
+    await warehouse.start("w")
+    stock.is_broken = True
+    with pytest.raises(sdk.ProcessFailedError):
+        await warehouse.call("w", "breaks it")
+
+    await shop.start("order", [["notify", "w", n, there] for n in range(5)])
+    stock.is_broken = False
+    await shop.call("order", [["notify", "w", 5, there]])
+    await warehouse.simple_repair("w")
+
+    assert await stock.receive(7) == [
+        ("w", "init", None), *(("w", "notify", n) for n in range(6))
+    ]  # fmt: skip
+
+
+async def test_a_refused_message_is_in_the_trace_and_in_the_metrics(
+    replica: Replica, parts: tuple[Client, Client, Warehouse]
+) -> None:
+    shop, warehouse, _ = parts
+    there = {"namespace": warehouse.namespace}
+
+    await shop.start("order", [["notify", "nobody", None, there], ["start", "order", None, {}]])
+
+    for verdict in ("process_not_found", "process_already_exists"):
+        await replica.points.wait("messages", namespace=shop.namespace, verdict=verdict)
+    [init] = (await shop.trace("order")).tasks
+    assert init.refused_messages == (
+        RefusedMessage(
+            number=1, kind=sdk.MessageKind.NOTIFY, namespace=warehouse.namespace,
+            process_id="nobody", reason="PROCESS_NOT_FOUND",
+        ),
+        RefusedMessage(
+            number=2, kind=sdk.MessageKind.START, namespace=shop.namespace, process_id="order",
+            reason="PROCESS_ALREADY_EXISTS",
+        ),
+    )  # fmt: skip
