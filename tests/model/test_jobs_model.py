@@ -46,7 +46,7 @@ class ModelNode:
     """A node; ``inits`` are the init tasks that were ever seen of it, each once an attempt.
 
     ``has_constraints``: once ready it waits to be maintained. ``has_follower``: it was started, and
-    its process is not removed.
+    its process is not removed. ``broken_init``: the init that broke its process, and runs again.
     """
 
     before: tuple[str, ...]
@@ -56,6 +56,7 @@ class ModelNode:
     attempt: int = 1
     was_stopped: bool = False
     inits: list[int] = dataclasses.field(default_factory=list)
+    broken_init: int | None = None
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -111,12 +112,13 @@ class ModelJob:
 
     def stop(self, names: Iterable[str]) -> None:
         for name in names:
-            self.nodes[name].state = "cancelled"
+            self.nodes[name].state, self.nodes[name].broken_init = "cancelled", None
 
     def restart_nodes(self, name: str) -> None:
         """Let a node run again whose follower was brought back; what it had skipped waits."""
         node = self.nodes[name]
         node.state, node.attempt, self.state = "running", node.attempt + 1, "running"
+        node.broken_init = None
         self._move()
 
     def retry(self) -> None:
@@ -318,7 +320,7 @@ class JobsMachine(StoredMachine):
         self.do(self.stores[store].store.remove(key_of(f"{name}/{node}")))
         self._forget(lambda process_id: process_id == f"{name}/{node}")
         job = self.jobs[name]
-        job.nodes[node].has_follower = False
+        job.nodes[node].has_follower, job.nodes[node].broken_init = False, None
         if job.nodes[node].state == "running":
             job.ends(node, "failed")
         self.compare()
@@ -524,8 +526,10 @@ class JobsMachine(StoredMachine):
             undone = [each for each in of_node.before if job.nodes[each].state != "done"]
             assert not undone, f"{name}/{node} is begun before {undone}"
             if task.task_type is TaskType.INIT and task.task_id not in of_node.inits:
+                assert of_node.broken_init is None, f"the init of {name}/{node} does not run again"
                 of_node.inits.append(task.task_id)
                 assert len(of_node.inits) <= of_node.attempt, f"{name}/{node} was started twice"
+            of_node.broken_init = None
         self.held[task.token] = Held(task, store)
 
     def _outcome(self, task: RunningTask, word: str) -> Outcome:
@@ -552,6 +556,7 @@ class JobsMachine(StoredMachine):
             if outcome is DONE or outcome is BROKEN or is_spent:
                 job.end("done" if outcome is DONE else "failed")
         elif outcome is DONE or outcome is BROKEN or is_spent:
+            job.nodes[node].broken_init = _broken_init(task, outcome)
             job.ends(node, "done" if outcome is DONE else "failed")
         elif job.state != "running":
             job.stop([node])
@@ -590,6 +595,11 @@ def _job_of(task: RunningTask) -> str:
 
 def _node_of(task: RunningTask) -> str | None:
     return task.key.process_id.partition("/")[2] or None
+
+
+def _broken_init(task: RunningTask, outcome: Outcome) -> int | None:
+    """Return the task that has broken its process, if it is an init."""
+    return task.task_id if task.task_type is TaskType.INIT and outcome is not DONE else None
 
 
 def _may_add(job: ModelJob) -> bool:

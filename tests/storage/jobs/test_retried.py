@@ -7,11 +7,11 @@ import psycopg
 import pytest
 
 from progressor import job_errors
-from progressor.domain.gates.constraint import Constraints
+from progressor.domain.gates.constraint import Constraints, Order, Version
 from progressor.domain.jobs.job import JobState, NodeSpec, StartNodes
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
-from progressor.domain.processes.task import TaskType
+from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.storage.processes.settlements import LeaseLost
 from tests.storage.jobs.graphs.cases import LEADER, call, follower, led, nodes
 from tests.support.models.jobs.graphs import DIAMOND, Graph
@@ -65,6 +65,44 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, DONE)
     assert await jobs.job_state(leader) == "done"
+
+
+ORDERED = Constraints(order=Order(key="o", version=Version((5,))))
+
+
+@pytest.mark.parametrize("constraints", [None, ORDERED], ids=["plain", "with an order"])
+async def test_an_init_that_broke_its_follower_runs_again_under_its_own_id(
+    jobs: JobStore, observer: psycopg.Connection[Any], constraints: Constraints | None
+) -> None:
+    """And before what is held behind it, also if that has a smaller version of its order."""
+    leader = await begun(jobs, {"a": ()}, constraints=constraints)
+    await jobs.control.maintain(leader)
+    [init] = (await jobs.claim()).values()
+    smaller = Constraints(order=Order(key="o", version=Version((1,))))
+    behind = await jobs.store.admit(
+        a_request(init.key, TaskType.NOTIFY, waits=False, constraints=smaller), run=False
+    )
+    await jobs.settled(init, BROKEN)
+    [join] = (await jobs.claim()).values()
+    await jobs.settled(join, BROKEN)
+
+    await jobs.control.retry(leader, deadline=None, timeout=None)
+    await jobs.control.maintain(leader)
+
+    assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
+    [again] = (await jobs.claim()).values()
+    assert (again.task_id, again.task_type, again.attempt, again.args) == (
+        init.task_id, TaskType.INIT, 1, init.args,
+    )  # fmt: skip
+    assert again.process.init_task_id == init.task_id
+    assert isinstance(await jobs.settle(init), LeaseLost)
+    await jobs.settled(again, success())
+    [notify] = (await jobs.claim()).values()
+    assert notify.task_id == behind.task_id
+    traced = await jobs.store.processes.trace(init.key, after=0, limit=9)
+    assert [(it.task_id, it.status) for it in traced] == [
+        (init.task_id, TaskStatus.FINISHED), (behind.task_id, TaskStatus.RUNNING),
+    ]  # fmt: skip
 
 
 async def test_only_a_failed_job_is_retried(jobs: JobStore) -> None:

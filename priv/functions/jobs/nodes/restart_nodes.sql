@@ -1,6 +1,7 @@
--- Restarts nodes whose followers are in error. If its init has not succeeded, a follower gets a new init task of the
--- same args; otherwise it runs on at once, and the timer that broke it, or was cancelled when it was stopped, is set
--- again: for its own instant, or now if that has passed.
+-- Restarts nodes whose followers are in error. An init that broke its follower runs again under its own id, without
+-- another turn in its order, as in run_broken_again; one that was cancelled is replaced by a new init task of the same
+-- args. If the init has succeeded, the follower runs on at once, and the timer that broke it, or was cancelled when it
+-- was stopped, is set again: for its own instant, or now if that has passed.
 -- What was held on it waits again; describe_recovered tells of it.
 -- Locks: none of its own; the caller has locked leader and followers, and called halt_processes for these.
 -- Returns: the tasks that are due now, and the constraints that they have yet to be given.
@@ -23,10 +24,14 @@ BEGIN
         SELECT n.follower_slot AS slot, n.follower_namespace AS namespace,
             n.follower_id AS process_id, n.node_row, n.args, p.process_row,
             CASE WHEN i.status <> 'finished' THEN 'init' ELSE b.task_type END::task_type AS task_type,
-            CASE WHEN i.status <> 'finished' OR b.task_type IS NOT NULL
-                THEN nextval('task_ids') END AS task_id,
-            CASE WHEN i.status <> 'finished' THEN n.constraints ELSE b.constraints END
-                AS constraints,
+            CASE WHEN i.broken_row IS NOT NULL THEN p.init_task_id
+                WHEN i.status <> 'finished' OR b.task_type IS NOT NULL THEN nextval('task_ids')
+            END AS task_id,
+            CASE WHEN i.broken_row IS NOT NULL THEN (n.constraints::jsonb - 'order')::json
+                WHEN i.status <> 'finished' THEN n.constraints
+                ELSE b.constraints
+            END AS constraints,
+            i.broken_row,
             i.caller_context, coalesce(b.trace_context, i.trace_context) AS trace_context,
             b.step_timeout, b.history_after, b.history_limit, b.history_backward,
             b.args AS timer_args, greatest(p_now, b.scheduled_at) AS due_at
@@ -35,7 +40,9 @@ BEGIN
         JOIN LATERAL find_process(n.follower_slot, n.follower_namespace, n.follower_id) p
             ON p.status = 'error'
         CROSS JOIN LATERAL (
-            SELECT t.status, t.caller_context, t.trace_context
+            SELECT t.status, t.caller_context, t.trace_context,
+                CASE WHEN t.status = 'error' AND t.task_id = p.corrupted_by THEN t.ctid END
+                    AS broken_row
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id, t.task_id)
                 = (n.follower_slot, n.follower_namespace, n.follower_id, p.init_task_id)
@@ -89,7 +96,14 @@ BEGIN
             CASE WHEN a.task_type = 'init' THEN a.args ELSE a.timer_args END,
             CASE WHEN a.task_type = 'init' THEN a.caller_context END, a.trace_context
         FROM again a
-        WHERE a.task_id IS NOT NULL
+        WHERE a.task_id IS NOT NULL AND a.broken_row IS NULL
+    ),
+    repeated AS (
+        UPDATE tasks t
+        SET status = 'waiting', attempt_count = 0, scheduled_at = p_now, first_started_at = NULL,
+            started_at = NULL, finished_at = NULL, token = NULL, replica_id = NULL
+        FROM again a
+        WHERE t.ctid = a.broken_row
     ),
     scheduled AS (
         INSERT INTO schedule (
