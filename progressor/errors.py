@@ -462,6 +462,10 @@ class StorageRefusedError(StorageError):
         super().__init__(why)
 
 
+class TooManyTimersError(StorageRefusedError):
+    """A step would give its process more timers than a process can have."""
+
+
 class MigrationError(StorageError):
     """The schema in the database is not one that this release can work with."""
 

@@ -334,6 +334,7 @@ CREATE TABLE progressor.processes (
     state_version integer NOT NULL DEFAULT 0,
     end_reason text,
     awaited_by bigint[],
+    has_named_timers boolean NOT NULL DEFAULT false,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
@@ -568,6 +569,7 @@ CREATE TABLE progressor.tasks (
     spent_us bigint[],
     replica_id bigint,
     is_acknowledged boolean NOT NULL DEFAULT false,
+    timer_name text,
     CONSTRAINT tasks_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
     CONSTRAINT blocked_only_in_schedule CHECK ((status <> 'blocked'::progressor.task_status)),
     CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),
@@ -645,7 +647,7 @@ CREATE INDEX schedule_due_requests ON progressor.schedule USING btree (namespace
 
 CREATE INDEX schedule_retries ON progressor.schedule USING btree (namespace, due_at) WHERE ((attempt > 0) AND (due_at IS NOT NULL));
 
-CREATE UNIQUE INDEX schedule_timer ON progressor.schedule USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
+CREATE INDEX schedule_timer ON progressor.schedule USING btree (slot, namespace, process_id, due_at, task_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
 
 CREATE UNIQUE INDEX schedule_runs_by_key ON progressor.schedule_runs USING btree (slot, namespace, schedule_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 

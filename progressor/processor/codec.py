@@ -5,7 +5,7 @@ INVALID_ANSWER that names the field.
 """
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from google.protobuf import message
 from google.rpc import code_pb2
@@ -13,6 +13,8 @@ from google.rpc import code_pb2
 from progressor import errors
 from progressor.domain.processes.event import Event, NewEvent
 from progressor.domain.processes.intent import (
+    NO_TIMERS,
+    TIMERS_MAX,
     Action,
     Complete,
     Failed,
@@ -20,6 +22,7 @@ from progressor.domain.processes.intent import (
     KeepTimer,
     Rejected,
     RemoveProcess,
+    SetTimer,
     Succeeded,
     TimerChange,
     UnsetTimer,
@@ -37,6 +40,9 @@ StepOutcome = Succeeded | Rejected | Failed
 
 EVENTS_MAX = 10_000
 """Events that one step may record."""
+
+TIMER_CHANGES_MAX = 2 * TIMERS_MAX
+"""Changes of named timers by one step: it may cancel all, and set as many."""
 
 REJECT_METADATA_PAIRS_MAX = 64
 REJECT_METADATA_BYTES_MAX = 2048
@@ -58,6 +64,8 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
     message.args = task.args
     message.attempt = task.attempt
     message.token = task.token
+    if task.timer_name:
+        message.timer_name = task.timer_name
     wire.fill_timestamp(message.scheduled_at, task.scheduled_at)
     if task.caller_context:
         message.caller_context.update(task.caller_context)
@@ -116,6 +124,7 @@ def _intent(
         metadata=metadata,
         response=response.response,
         timer=_timer(response, payload_bytes_max),
+        timers=_timers(response.timers, payload_bytes_max) if response.timers else NO_TIMERS,
         action=_action(response, action, payload_bytes_max),
         state_version=state_version,
         messages=message_wire.messages_from_wire(
@@ -155,6 +164,31 @@ def _timer(response: processor_service_pb2.ProcessResponse, payload_bytes_max: i
             return UnsetTimer()
         case _:
             return KeepTimer()
+
+
+def _timers(
+    changes: Sequence[processor_service_pb2.TimerChange], payload_bytes_max: int
+) -> dict[str, SetTimer | UnsetTimer]:
+    if len(changes) > TIMER_CHANGES_MAX:
+        wire.refuse("timers", wire.too_many(len(changes), TIMER_CHANGES_MAX))
+    timers: dict[str, SetTimer | UnsetTimer] = {}
+    for index, change in enumerate(changes):
+        field, name = f"timers[{index}]", change.name
+        process_wire.check_timer_name(name, f"{field}.name")
+        if name in timers:
+            wire.refuse(f"{field}.name", f"timer {name!r} is listed twice")
+        match change.WhichOneof("change"):
+            case "set":
+                timers[name] = process_wire.set_timer_from_wire(
+                    change.set, f"{field}.set", payload_bytes_max
+                )
+            case "unset":
+                timers[name] = UnsetTimer()
+            case _:
+                wire.refuse(field, "must have set or unset")
+    if sum(isinstance(it, SetTimer) for it in timers.values()) > TIMERS_MAX:
+        wire.refuse("timers", f"a process can have at most {TIMERS_MAX} timers")
+    return timers
 
 
 def _action(

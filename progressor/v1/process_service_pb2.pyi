@@ -583,6 +583,7 @@ class GetResponse(_message.Message):
     NEXT_AFTER_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     JOB_ROLE_FIELD_NUMBER: _builtins.int
+    LATER_TIMERS_FIELD_NUMBER: _builtins.int
     next_after: _builtins.int
     """If the range has more events than fit into a message: the `after` to continue with."""
     explanation: _builtins.str
@@ -595,7 +596,7 @@ class GetResponse(_message.Message):
     def history(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Event]: ...
     @_builtins.property
     def timer(self) -> _types_pb2.Timer:
-        """Absent if the process has no timer."""
+        """The earliest timer. Absent if the process has none."""
 
     @_builtins.property
     def waits(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Wait]:
@@ -607,6 +608,10 @@ class GetResponse(_message.Message):
     def job_role(self) -> Global___JobRole:
         """Its role in jobs. Absent: none."""
 
+    @_builtins.property
+    def later_timers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Timer]:
+        """Its other timers, the earliest first."""
+
     def __init__(
         self,
         *,
@@ -617,10 +622,11 @@ class GetResponse(_message.Message):
         next_after: _builtins.int | None = ...,
         explanation: _builtins.str = ...,
         job_role: Global___JobRole | None = ...,
+        later_timers: _abc.Iterable[_types_pb2.Timer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "explanation", b"explanation", "history", b"history", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "explanation", b"explanation", "history", b"history", "job_role", b"job_role", "later_timers", b"later_timers", "next_after", b"next_after", "process", b"process", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
     _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
@@ -713,6 +719,27 @@ class PutRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class NamedTimersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _types_pb2.SetTimer: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _types_pb2.SetTimer | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAMESPACE_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
@@ -728,6 +755,7 @@ class PutRequest(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     STATE_VERSION_FIELD_NUMBER: _builtins.int
+    NAMED_TIMERS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     status: _types_pb2.ProcessStatus.ValueType
@@ -759,7 +787,11 @@ class PutRequest(_message.Message):
 
     @_builtins.property
     def timer(self) -> _types_pb2.SetTimer:
-        """Only with status running."""
+        """Only with status running: the timer without a name."""
+
+    @_builtins.property
+    def named_timers(self) -> _containers.MessageMap[_builtins.str, _types_pb2.SetTimer]:
+        """Only with status running: timers with names of 1 to 64 bytes; at most 32 with the one without."""
 
     def __init__(
         self,
@@ -779,10 +811,11 @@ class PutRequest(_message.Message):
         result: _builtins.bytes = ...,
         idempotency_key: _builtins.str = ...,
         state_version: _builtins.int = ...,
+        named_timers: _abc.Mapping[_builtins.str, _types_pb2.SetTimer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "metadata", b"metadata", "status_changed_at", b"status_changed_at", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aux_state", b"aux_state", "corrupted_by_type", b"corrupted_by_type", "created_at", b"created_at", "detail", b"detail", "history", b"history", "idempotency_key", b"idempotency_key", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "state_version", b"state_version", "status", b"status", "status_changed_at", b"status_changed_at", "timer", b"timer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aux_state", b"aux_state", "corrupted_by_type", b"corrupted_by_type", "created_at", b"created_at", "detail", b"detail", "history", b"history", "idempotency_key", b"idempotency_key", "metadata", b"metadata", "named_timers", b"named_timers", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "state_version", b"state_version", "status", b"status", "status_changed_at", b"status_changed_at", "timer", b"timer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1036,6 +1069,7 @@ class TaskTrace(_message.Message):
     SPENT_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     REFUSED_MESSAGES_FIELD_NUMBER: _builtins.int
+    TIMER_NAME_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: _types_pb2.TaskType.ValueType
     status: _types_pb2.TaskStatus.ValueType
@@ -1047,6 +1081,8 @@ class TaskTrace(_message.Message):
     response: _builtins.bytes
     replica_id: _builtins.int
     """The replica that runs it, or ran its latest attempt. Absent: it has not run."""
+    timer_name: _builtins.str
+    """The name of the timer. Empty for the timer without a name, and for other tasks."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When the request was accepted, or the timer set."""
@@ -1104,10 +1140,11 @@ class TaskTrace(_message.Message):
         spent: _types_pb2.TimeSpent | None = ...,
         replica_id: _builtins.int | None = ...,
         refused_messages: _abc.Iterable[_messages_pb2.RefusedMessage] | None = ...,
+        timer_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "replica_id", b"replica_id", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "refused_messages", b"refused_messages", "replica_id", b"replica_id", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "refused_messages", b"refused_messages", "replica_id", b"replica_id", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "timer_name", b"timer_name", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
     _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015

@@ -30,7 +30,7 @@ from progressor.v1 import nodes_pb2 as progressor_dot_v1_dot_nodes__pb2
 from progressor.v1 import types_pb2 as progressor_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%progressor/v1/processor_service.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cprogressor/v1/messages.proto\x1a\x19progressor/v1/nodes.proto\x1a\x19progressor/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"-\n\x10\x44\x65scribeResponse\x12\x19\n\x11request_bytes_max\x18\x01 \x01(\x03\"U\n\x14ProcessStreamRequest\x12*\n\x05steps\x18\x01 \x03(\x0b\x32\x1b.progressor.v1.StreamedStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"O\n\x0cStreamedStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12.\n\x07request\x18\x02 \x01(\x0b\x32\x1d.progressor.v1.ProcessRequest\"Y\n\x15ProcessStreamResponse\x12.\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1d.progressor.v1.StreamedAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"S\n\x0eStreamedAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x30\n\x08response\x18\x02 \x01(\x0b\x32\x1e.progressor.v1.ProcessResponse\"\xba\x01\n\x0eProcessRequest\x12\'\n\x07process\x18\x01 \x01(\x0b\x32\x16.progressor.v1.Process\x12%\n\x07history\x18\x02 \x03(\x0b\x32\x14.progressor.v1.Event\x12*\n\x04task\x18\x03 \x01(\x0b\x32\x1c.progressor.v1.ProcessorTask\x12,\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xcd\x03\n\rProcessorTask\x12\x0f\n\x07task_id\x18\x01 \x01(\x03\x12%\n\x04type\x18\x02 \x01(\x0e\x32\x17.progressor.v1.TaskType\x12\x0c\n\x04\x61rgs\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\r\n\x05token\x18\x05 \x01(\x03\x12\x30\n\x0cscheduled_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12G\n\x0e\x63\x61ller_context\x18\x07 \x03(\x0b\x32/.progressor.v1.ProcessorTask.CallerContextEntry\x12\x45\n\rtrace_context\x18\x08 \x03(\x0b\x32..progressor.v1.ProcessorTask.TraceContextEntry\x12)\n\x05nodes\x18\t \x03(\x0b\x32\x1a.progressor.v1.NodeOutcome\x1a\x34\n\x12\x43\x61llerContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb4\x04\n\x0fProcessResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.progressor.v1.NewEvent\x12\x16\n\taux_state\x18\x02 \x01(\x0cH\x02\x88\x01\x01\x12)\n\x08metadata\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12,\n\tset_timer\x18\x05 \x01(\x0b\x32\x17.progressor.v1.SetTimerH\x00\x12\x30\n\x0bunset_timer\x18\x06 \x01(\x0b\x32\x19.progressor.v1.UnsetTimerH\x00\x12.\n\x06remove\x18\x07 \x01(\x0b\x32\x1c.progressor.v1.RemoveProcessH\x01\x12+\n\x08\x63omplete\x18\x08 \x01(\x0b\x32\x17.progressor.v1.CompleteH\x01\x12\'\n\x06reject\x18\t \x01(\x0b\x32\x15.progressor.v1.RejectH\x01\x12)\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x16.progressor.v1.FailureH\x01\x12\x30\n\x0bstart_nodes\x18\x0b \x01(\x0b\x32\x19.progressor.v1.StartNodesH\x01\x12\x15\n\rstate_version\x18\x0c \x01(\x05\x12(\n\x08messages\x18\r \x03(\x0b\x32\x16.progressor.v1.MessageB\x07\n\x05timerB\x08\n\x06\x61\x63tionB\x0c\n\n_aux_state\"\x0c\n\nUnsetTimer\"\x0f\n\rRemoveProcess\"\x1a\n\x08\x43omplete\x12\x0e\n\x06result\x18\x01 \x01(\x0c\"\x9f\x01\n\x06Reject\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x08metadata\x18\x04 \x03(\x0b\x32#.progressor.v1.Reject.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"h\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\x89\x02\n\x10ProcessorService\x12H\n\x07Process\x12\x1d.progressor.v1.ProcessRequest\x1a\x1e.progressor.v1.ProcessResponse\x12^\n\rProcessStream\x12#.progressor.v1.ProcessStreamRequest\x1a$.progressor.v1.ProcessStreamResponse(\x01\x30\x01\x12K\n\x08\x44\x65scribe\x12\x1e.progressor.v1.DescribeRequest\x1a\x1f.progressor.v1.DescribeResponseBT\n\rprogressor.v1B\x15ProcessorServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%progressor/v1/processor_service.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cprogressor/v1/messages.proto\x1a\x19progressor/v1/nodes.proto\x1a\x19progressor/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"-\n\x10\x44\x65scribeResponse\x12\x19\n\x11request_bytes_max\x18\x01 \x01(\x03\"U\n\x14ProcessStreamRequest\x12*\n\x05steps\x18\x01 \x03(\x0b\x32\x1b.progressor.v1.StreamedStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"O\n\x0cStreamedStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12.\n\x07request\x18\x02 \x01(\x0b\x32\x1d.progressor.v1.ProcessRequest\"Y\n\x15ProcessStreamResponse\x12.\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1d.progressor.v1.StreamedAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"S\n\x0eStreamedAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x30\n\x08response\x18\x02 \x01(\x0b\x32\x1e.progressor.v1.ProcessResponse\"\xba\x01\n\x0eProcessRequest\x12\'\n\x07process\x18\x01 \x01(\x0b\x32\x16.progressor.v1.Process\x12%\n\x07history\x18\x02 \x03(\x0b\x32\x14.progressor.v1.Event\x12*\n\x04task\x18\x03 \x01(\x0b\x32\x1c.progressor.v1.ProcessorTask\x12,\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xe1\x03\n\rProcessorTask\x12\x0f\n\x07task_id\x18\x01 \x01(\x03\x12%\n\x04type\x18\x02 \x01(\x0e\x32\x17.progressor.v1.TaskType\x12\x0c\n\x04\x61rgs\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\r\n\x05token\x18\x05 \x01(\x03\x12\x30\n\x0cscheduled_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12G\n\x0e\x63\x61ller_context\x18\x07 \x03(\x0b\x32/.progressor.v1.ProcessorTask.CallerContextEntry\x12\x45\n\rtrace_context\x18\x08 \x03(\x0b\x32..progressor.v1.ProcessorTask.TraceContextEntry\x12)\n\x05nodes\x18\t \x03(\x0b\x32\x1a.progressor.v1.NodeOutcome\x12\x12\n\ntimer_name\x18\n \x01(\t\x1a\x34\n\x12\x43\x61llerContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe0\x04\n\x0fProcessResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.progressor.v1.NewEvent\x12\x16\n\taux_state\x18\x02 \x01(\x0cH\x02\x88\x01\x01\x12)\n\x08metadata\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12,\n\tset_timer\x18\x05 \x01(\x0b\x32\x17.progressor.v1.SetTimerH\x00\x12\x30\n\x0bunset_timer\x18\x06 \x01(\x0b\x32\x19.progressor.v1.UnsetTimerH\x00\x12.\n\x06remove\x18\x07 \x01(\x0b\x32\x1c.progressor.v1.RemoveProcessH\x01\x12+\n\x08\x63omplete\x18\x08 \x01(\x0b\x32\x17.progressor.v1.CompleteH\x01\x12\'\n\x06reject\x18\t \x01(\x0b\x32\x15.progressor.v1.RejectH\x01\x12)\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x16.progressor.v1.FailureH\x01\x12\x30\n\x0bstart_nodes\x18\x0b \x01(\x0b\x32\x19.progressor.v1.StartNodesH\x01\x12\x15\n\rstate_version\x18\x0c \x01(\x05\x12(\n\x08messages\x18\r \x03(\x0b\x32\x16.progressor.v1.Message\x12*\n\x06timers\x18\x0e \x03(\x0b\x32\x1a.progressor.v1.TimerChangeB\x07\n\x05timerB\x08\n\x06\x61\x63tionB\x0c\n\n_aux_state\"\x0c\n\nUnsetTimer\"y\n\x0bTimerChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x03set\x18\x02 \x01(\x0b\x32\x17.progressor.v1.SetTimerH\x00\x12*\n\x05unset\x18\x03 \x01(\x0b\x32\x19.progressor.v1.UnsetTimerH\x00\x42\x08\n\x06\x63hange\"\x0f\n\rRemoveProcess\"\x1a\n\x08\x43omplete\x12\x0e\n\x06result\x18\x01 \x01(\x0c\"\x9f\x01\n\x06Reject\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x08metadata\x18\x04 \x03(\x0b\x32#.progressor.v1.Reject.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"h\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\x89\x02\n\x10ProcessorService\x12H\n\x07Process\x12\x1d.progressor.v1.ProcessRequest\x1a\x1e.progressor.v1.ProcessResponse\x12^\n\rProcessStream\x12#.progressor.v1.ProcessStreamRequest\x1a$.progressor.v1.ProcessStreamResponse(\x01\x30\x01\x12K\n\x08\x44\x65scribe\x12\x1e.progressor.v1.DescribeRequest\x1a\x1f.progressor.v1.DescribeResponseBT\n\rprogressor.v1B\x15ProcessorServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -59,25 +59,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROCESSREQUEST']._serialized_start=646
   _globals['_PROCESSREQUEST']._serialized_end=832
   _globals['_PROCESSORTASK']._serialized_start=835
-  _globals['_PROCESSORTASK']._serialized_end=1296
-  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_start=1191
-  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_end=1243
-  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_start=1245
-  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_end=1296
-  _globals['_PROCESSRESPONSE']._serialized_start=1299
-  _globals['_PROCESSRESPONSE']._serialized_end=1863
-  _globals['_UNSETTIMER']._serialized_start=1865
-  _globals['_UNSETTIMER']._serialized_end=1877
-  _globals['_REMOVEPROCESS']._serialized_start=1879
-  _globals['_REMOVEPROCESS']._serialized_end=1894
-  _globals['_COMPLETE']._serialized_start=1896
-  _globals['_COMPLETE']._serialized_end=1922
-  _globals['_REJECT']._serialized_start=1925
-  _globals['_REJECT']._serialized_end=2084
-  _globals['_REJECT_METADATAENTRY']._serialized_start=2037
-  _globals['_REJECT_METADATAENTRY']._serialized_end=2084
-  _globals['_FAILURE']._serialized_start=2086
-  _globals['_FAILURE']._serialized_end=2190
-  _globals['_PROCESSORSERVICE']._serialized_start=2193
-  _globals['_PROCESSORSERVICE']._serialized_end=2458
+  _globals['_PROCESSORTASK']._serialized_end=1316
+  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_start=1211
+  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_end=1263
+  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_start=1265
+  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_end=1316
+  _globals['_PROCESSRESPONSE']._serialized_start=1319
+  _globals['_PROCESSRESPONSE']._serialized_end=1927
+  _globals['_UNSETTIMER']._serialized_start=1929
+  _globals['_UNSETTIMER']._serialized_end=1941
+  _globals['_TIMERCHANGE']._serialized_start=1943
+  _globals['_TIMERCHANGE']._serialized_end=2064
+  _globals['_REMOVEPROCESS']._serialized_start=2066
+  _globals['_REMOVEPROCESS']._serialized_end=2081
+  _globals['_COMPLETE']._serialized_start=2083
+  _globals['_COMPLETE']._serialized_end=2109
+  _globals['_REJECT']._serialized_start=2112
+  _globals['_REJECT']._serialized_end=2271
+  _globals['_REJECT_METADATAENTRY']._serialized_start=2224
+  _globals['_REJECT_METADATAENTRY']._serialized_end=2271
+  _globals['_FAILURE']._serialized_start=2273
+  _globals['_FAILURE']._serialized_end=2377
+  _globals['_PROCESSORSERVICE']._serialized_start=2380
+  _globals['_PROCESSORSERVICE']._serialized_end=2645
 # @@protoc_insertion_point(module_scope)

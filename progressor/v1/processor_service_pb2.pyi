@@ -279,6 +279,7 @@ class ProcessorTask(_message.Message):
     CALLER_CONTEXT_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    TIMER_NAME_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     """Unique within the engine, ascending within a process."""
     type: _types_pb2.TaskType.ValueType
@@ -290,6 +291,8 @@ class ProcessorTask(_message.Message):
     """It grows with each lease of the process. A store that remembers the highest token can refuse a
     late step.
     """
+    timer_name: _builtins.str
+    """For a timeout: the name of its timer. Empty for the timer without a name."""
     @_builtins.property
     def scheduled_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -320,10 +323,11 @@ class ProcessorTask(_message.Message):
         caller_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         nodes: _abc.Iterable[_nodes_pb2.NodeOutcome] | None = ...,
+        timer_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scheduled_at", b"scheduled_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "nodes", b"nodes", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "nodes", b"nodes", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "timer_name", b"timer_name", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -350,6 +354,7 @@ class ProcessResponse(_message.Message):
     START_NODES_FIELD_NUMBER: _builtins.int
     STATE_VERSION_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    TIMERS_FIELD_NUMBER: _builtins.int
     aux_state: _builtins.bytes
     """Replaces the state of the process. Absent: unchanged."""
     response: _builtins.bytes
@@ -369,7 +374,7 @@ class ProcessResponse(_message.Message):
 
     @_builtins.property
     def set_timer(self) -> _types_pb2.SetTimer:
-        """Replaces any timer."""
+        """Replaces it."""
 
     @_builtins.property
     def unset_timer(self) -> Global___UnsetTimer:
@@ -403,6 +408,10 @@ class ProcessResponse(_message.Message):
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_messages_pb2.Message]:
         """Messages to other processes, at most 100, which can be combined with any action."""
 
+    @_builtins.property
+    def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerChange]:
+        """What happens to timers with names, at most one change for each. Other timers continue."""
+
     def __init__(
         self,
         *,
@@ -419,10 +428,11 @@ class ProcessResponse(_message.Message):
         start_nodes: _nodes_pb2.StartNodes | None = ...,
         state_version: _builtins.int = ...,
         messages: _abc.Iterable[_messages_pb2.Message] | None = ...,
+        timers: _abc.Iterable[Global___TimerChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "messages", b"messages", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "state_version", b"state_version", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "messages", b"messages", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "state_version", b"state_version", "timer", b"timer", "timers", b"timers", "unset_timer", b"unset_timer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__aux_state: _TypeAlias = _typing.Literal["aux_state"]  # noqa: Y015
     _WhichOneofArgType__aux_state: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state"]  # noqa: Y015
@@ -453,6 +463,42 @@ class UnsetTimer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnsetTimer: _TypeAlias = UnsetTimer  # noqa: Y015
+
+@_typing.final
+class TimerChange(_message.Message):
+    """A change of a timer with a name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
+    UNSET_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 64 bytes."""
+    @_builtins.property
+    def set(self) -> _types_pb2.SetTimer:
+        """Replaces the timer of this name."""
+
+    @_builtins.property
+    def unset(self) -> Global___UnsetTimer:
+        """Cancels it, if there is one."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        set: _types_pb2.SetTimer | None = ...,
+        unset: Global___UnsetTimer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "set", b"set", "unset", b"unset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "name", b"name", "set", b"set", "unset", b"unset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["set", "unset"]  # noqa: Y015
+    _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
+
+Global___TimerChange: _TypeAlias = TimerChange  # noqa: Y015
 
 @_typing.final
 class RemoveProcess(_message.Message):

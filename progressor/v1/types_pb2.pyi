@@ -634,7 +634,10 @@ Global___GateHolder: _TypeAlias = GateHolder  # noqa: Y015
 
 @_typing.final
 class SetTimer(_message.Message):
-    """A timer to be set. A process has at most one timer; a new one replaces it."""
+    """A timer to be set. A process has at most 32 timers, each with a name of its own, of which one can be
+    empty; a new one replaces that of its name. The earliest runs first; of those that are due at the same
+    instant, the one that was set first.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -695,7 +698,7 @@ Global___SetTimer: _TypeAlias = SetTimer  # noqa: Y015
 
 @_typing.final
 class Timer(_message.Message):
-    """The timer of a process."""
+    """A timer of a process."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -703,11 +706,14 @@ class Timer(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     DUE_AT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: Global___TaskType.ValueType
     """timeout or remove."""
     status: Global___TaskStatus.ValueType
-    """waiting, or blocked while the process serves calls."""
+    """waiting, or blocked while the process serves calls or has an earlier timer."""
+    name: _builtins.str
+    """Empty for the timer without a name."""
     @_builtins.property
     def due_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -717,10 +723,11 @@ class Timer(_message.Message):
         type: Global___TaskType.ValueType = ...,
         status: Global___TaskStatus.ValueType = ...,
         due_at: _timestamp_pb2.Timestamp | None = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at", "name", b"name", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -923,6 +930,7 @@ class Wait(_message.Message):
     GATES_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    TIMER_NAME_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: Global___TaskType.ValueType
     status: Global___TaskStatus.ValueType
@@ -947,6 +955,8 @@ class Wait(_message.Message):
     worker_count: _builtins.int
     explanation: _builtins.str
     """The same as one or two English sentences for people. They may change with any release."""
+    timer_name: _builtins.str
+    """The name of the timer. Empty for the timer without a name, and for other tasks."""
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
         """For a timer, the instant at which it is due, also while it waits behind another task. For a retry,
@@ -1020,10 +1030,11 @@ class Wait(_message.Message):
         gates: _abc.Iterable[Global___GateWait] | None = ...,
         spent: Global___TimeSpent | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        timer_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "collected_at", b"collected_at", "created_at", b"created_at", "last_error", b"last_error", "order", b"order", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "attempts_max", b"attempts_max", "behind_runs", b"behind_runs", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "behind_type", b"behind_type", "busy_count", b"busy_count", "cause", b"cause", "collected_at", b"collected_at", "created_at", b"created_at", "explanation", b"explanation", "gates", b"gates", "last_error", b"last_error", "order", b"order", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "status", b"status", "task_id", b"task_id", "type", b"type", "until", b"until", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "attempts_max", b"attempts_max", "behind_runs", b"behind_runs", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "behind_type", b"behind_type", "busy_count", b"busy_count", "cause", b"cause", "collected_at", b"collected_at", "created_at", b"created_at", "explanation", b"explanation", "gates", b"gates", "last_error", b"last_error", "order", b"order", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "status", b"status", "task_id", b"task_id", "timer_name", b"timer_name", "type", b"type", "until", b"until", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__behind_task_id: _TypeAlias = _typing.Literal["behind_task_id"]  # noqa: Y015
     _WhichOneofArgType__behind_task_id: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id"]  # noqa: Y015

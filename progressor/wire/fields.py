@@ -82,13 +82,13 @@ def check_payload(payload: bytes, field: str, payload_bytes_max: int) -> None:
         refuse(field, too_large(len(payload), payload_bytes_max))
 
 
-def id_faults(value: str) -> Iterator[str]:
+def id_faults(value: str, bytes_max: int = ID_BYTES_MAX) -> Iterator[str]:
     """Yield what keeps a text from being an id: 1 .. 256 bytes without control characters."""
     if not value:
         yield "must not be empty"
     size = len(value.encode())
-    if size > ID_BYTES_MAX:
-        yield too_large(size, ID_BYTES_MAX)
+    if size > bytes_max:
+        yield too_large(size, bytes_max)
     if (found := _CONTROL_CHARACTER.search(value)) is not None:
         yield f"must not contain the control character U+{ord(found[0]):04X}"
 

@@ -19,7 +19,7 @@ from progressor.domain.gates.constraint import (
     Version,
 )
 from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
-from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.intent import TIMER_NAME_BYTES_MAX, SetTimer
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
@@ -149,6 +149,11 @@ def check_caller_context(pairs: Mapping[str, str], field: str) -> None:
     if size > CALLER_CONTEXT_BYTES_MAX:
         violations.add(field, wire.too_large(size, CALLER_CONTEXT_BYTES_MAX))
     violations.raise_any()
+
+
+def check_timer_name(name: str, field: str) -> None:
+    """Refuse a name that a timer cannot have; the timer without a name has none to check."""
+    refuse_all(field, wire.id_faults(name, TIMER_NAME_BYTES_MAX))
 
 
 def set_timer_from_wire(

@@ -105,6 +105,7 @@ BEGIN
                 WHERE (s.slot, s.namespace, s.process_id) = (i.slot, i.namespace, i.process_id)
                     AND s.task_type IN ('timeout', 'remove')
                     AND s.status = 'waiting'
+                LIMIT 1
             ) IS NOT NULL END,
             k.task_id, coalesce(k.task_type, i.task_type::task_type), k.status, k.response,
             k.error_code, k.error_reason, k.error_message, k.error_rejected, k.error_metadata,

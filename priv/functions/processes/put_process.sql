@@ -1,7 +1,7 @@
--- Imports a process in a given state with its history and timer. A finished init task stands for the import and
+-- Imports a process in a given state with its history and timers (read_timer_changes). A finished init task stands for the import and
 -- owns the imported events.
 -- Locks: the process (inserted, or the existing one).
--- Returns: a verdict of domain/processes/admission.py, the init task, the timer's task and due time, and now.
+-- Returns: a verdict of domain/processes/admission.py, the init task, the earliest timer's task and due time, and now.
 CREATE FUNCTION put_process(
     p_now               timestamptz,
     p_replica_id        bigint,
@@ -19,15 +19,7 @@ CREATE FUNCTION put_process(
     p_result            bytea,
     p_idempotency_key   text,
     p_fingerprint       bytea,
-    p_timer_type        text,
-    p_timer_at          timestamptz,
-    p_timer_after       double precision,
-    p_timer_args        bytea,
-    p_timer_timeout     double precision,
-    p_timer_trace       json,
-    p_history_after     bigint,
-    p_history_limit     integer,
-    p_history_backward  boolean,
+    p_timers            json,
     e_payload           bytea[],
     e_format_version    integer[],
     e_metadata          json[],
@@ -110,23 +102,14 @@ BEGIN
         );
     END IF;
 
-    IF p_timer_type IS NOT NULL THEN
-        timer_task_id := nextval('task_ids');
-        timer_due_at := coalesce(p_timer_at, v_now + make_interval(secs => p_timer_after));
-        INSERT INTO tasks (
-            slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
-            step_timeout, history_after, history_limit, history_backward, args, trace_context
-        ) VALUES (
-            p_slot, p_namespace, p_process_id, timer_task_id, p_timer_type::task_type, 'waiting',
-            v_now, timer_due_at, make_interval(secs => p_timer_timeout), p_history_after,
-            p_history_limit, p_history_backward, p_timer_args, p_timer_trace
-        );
-        INSERT INTO schedule (
-            slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
-        ) VALUES (
-            p_slot, p_namespace, p_process_id, timer_task_id, p_timer_type::task_type, 'waiting',
-            timer_due_at, p_replica_id
-        );
+    IF p_timers IS NOT NULL THEN
+        PERFORM insert_timers(v_now, p_replica_id, ARRAY(
+            SELECT c
+            FROM read_timer_changes(v_now, 1, p_slot, p_namespace, p_process_id, p_timers) AS c));
+        PERFORM enqueue_first_task(v_now, p_slot, p_namespace, p_process_id);
+        SELECT f.task_id, f.due_at
+        INTO timer_task_id, timer_due_at
+        FROM find_first_task(p_slot, p_namespace, p_process_id) f;
     END IF;
     RETURN NEXT;
 END;

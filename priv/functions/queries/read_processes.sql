@@ -3,8 +3,8 @@
 --
 -- Items of a batch delay each other, so each is bounded: of a process with more than p_state_bytes_max of state,
 -- only is_whole = false is returned; a range of more than p_events_max events is left out, and one with more than
--- p_event_bytes_max is truncated. event_count is the number of events in the range. The waits of a gated process
--- come from read_waits.
+-- p_event_bytes_max is truncated. event_count is the number of events in the range. The waits of a process that is
+-- gated or has had named timers come from read_waits, and only such a one has `timers`: all of them, with their names.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that exists, with the number of its item, from 1.
 CREATE FUNCTION read_processes(
@@ -28,7 +28,7 @@ RETURNS TABLE (
     timer_task_id bigint, timer_task_type task_type, timer_status task_status, timer_due_at timestamptz,
     waits json, event_count bigint, event_ids bigint[], occurred_at timestamptz[],
     payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[],
-    job_role json, state_version integer
+    job_role json, state_version integer, timers json
 )
 STABLE
 BY INDEX
@@ -41,7 +41,7 @@ BEGIN
         p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id,
         CASE WHEN p.is_whole THEN p.result END,
         s.task_id, s.task_type, s.status, s.due_at,
-        CASE WHEN p.is_whole AND p.is_gated
+        CASE WHEN p.is_whole AND (p.is_gated OR p.has_named_timers)
             THEN (
                 SELECT g.waits
                 FROM read_waits(
@@ -64,7 +64,17 @@ BEGIN
                     = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
             )
         ) END,
-        p.state_version
+        p.state_version,
+        CASE WHEN p.has_named_timers THEN (
+            SELECT json_agg(json_build_array(
+                k.task_id, k.task_type, k.status, (extract(epoch FROM k.due_at) * 1000000)::bigint,
+                t.timer_name
+            ) ORDER BY k.due_at, k.task_id)
+            FROM find_timers(i.slot, i.namespace, i.process_id) k
+            JOIN tasks t
+                ON (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (i.slot, i.namespace, i.process_id, k.task_id)
+        ) END
     FROM unnest(p_slot, p_namespace, p_process_id, p_after, p_limit, p_backward)
         WITH ORDINALITY
         AS i (slot, namespace, process_id, after, wanted, backward, number)
@@ -98,7 +108,8 @@ BEGIN
         WHERE p.status = 'error'
             AND (d.slot, d.namespace, d.process_id) = (i.slot, i.namespace, i.process_id)
             AND d.task_type IN ('timeout', 'remove')
-        OFFSET 0
+        ORDER BY due_at, task_id
+        LIMIT 1
     ) s ON true
     -- Event ids have no gaps, so a range is known before it is read. What lies behind the last event
     -- is cut off first: the sums cannot overflow.
@@ -169,7 +180,7 @@ BEGIN
                 = (i.slot, i.namespace, i.process_id, w.task_id)
             OFFSET 0
         ) t
-        WHERE p.is_whole AND NOT p.is_gated
+        WHERE p.is_whole AND NOT p.is_gated AND NOT p.has_named_timers
     ) w
     CROSS JOIN LATERAL (
         SELECT array_agg(e.event_id) AS event_ids, array_agg(e.occurred_at) AS occurred_at,

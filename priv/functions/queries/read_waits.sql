@@ -1,14 +1,16 @@
 -- Reads unfinished tasks of processes, p_waits_max of each, in the order in which they run, and for tasks with
 -- constraints everything that they wait for: the running task, the queue of the process, tasks that wait for their
--- constraints, by priority and age, and the timer. An init task comes before all waiting tasks.
+-- constraints, by priority and age, and the timers by their
+-- instants. An init task comes before all waiting tasks.
 --
 -- The result shows the facts that settle_gates decides by: the state; the smallest earlier version in the order;
 -- each full gate that the process does not hold, as [gate, capacity, held, holders, position or 0, number of
 -- waiting tasks], where the position is in the queue that the task waits in. A gate is read once for all items.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that has an unfinished task, with the number of its item, from 1; the tasks in
--- the form of read_processes, each with one element more at the end: null, or of a task with constraints [state, its instant,
--- spent_us, order or null, gates or null, the older call of its process queued for the same gates or null].
+-- the form of read_processes, each with two elements more at the end: null, or of a task with constraints [state, its instant,
+-- spent_us, order or null, gates or null, the older call of its process queued for the same gates or null]; and the
+-- name of a timer, or null.
 CREATE FUNCTION read_waits(
     p_now                timestamptz,
     p_starvation_timeout double precision,
@@ -30,7 +32,7 @@ BEGIN
     RETURN QUERY
     WITH waiting AS MATERIALIZED (
         SELECT i.number, i.slot, i.namespace, i.process_id, w.*, t.error_code, t.error_reason,
-            t.error_message, t.error_rejected, t.error_metadata, t.created_at,
+            t.error_message, t.error_rejected, t.error_metadata, t.created_at, t.timer_name,
             CASE WHEN p.status = 'error' AND w.task_type <> 'repair'
                     AND w.task_id IS DISTINCT FROM p.corrupted_by
                 THEN p.status_changed_at END AS held_since,
@@ -83,12 +85,12 @@ BEGIN
                 WHERE (s.slot, s.namespace, s.process_id) = (i.slot, i.namespace, i.process_id)
                     AND s.task_type IN ('timeout', 'remove')
             ) u
-            ORDER BY u.rank, u.priority, u.task_id
+            ORDER BY u.rank, u.priority, CASE WHEN u.rank = 3 THEN u.due_at END, u.task_id
             LIMIT p_waits_max
         ) w
         CROSS JOIN LATERAL (
             SELECT t.error_code, t.error_reason, t.error_message, t.error_rejected,
-                t.error_metadata, t.created_at, t.started_at
+                t.error_metadata, t.created_at, t.started_at, t.timer_name
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id, t.task_id)
                 = (i.slot, i.namespace, i.process_id, w.task_id)
@@ -162,8 +164,8 @@ BEGIN
         CASE WHEN w.state IS NOT NULL THEN json_build_array(
             w.state, (extract(epoch FROM w.state_since) * 1000000)::bigint, w.spent, o.facts,
             f.gates, b.older_id
-        ) END
-    ) ORDER BY w.rank, w.priority, w.task_id)
+        ) END, w.timer_name
+    ) ORDER BY w.rank, w.priority, CASE WHEN w.rank = 3 THEN w.due_at END, w.task_id)
     FROM waiting w
     LEFT JOIN LATERAL (
         SELECT json_build_array(

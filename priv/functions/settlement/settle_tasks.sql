@@ -13,6 +13,8 @@
 -- Those of events hold the events of all items, up to `events_until` those of an item and the items before it; those
 -- of messages, m_*, name the item. The
 -- worker continues with the next task of the process, leased for `expires_after`; null: it does not.
+-- `timers` are the changes of named timers (settle_timers). A process with several timers has all of them in the
+-- schedule, blocked but for the earliest, and only that one is looked at here.
 --
 -- The first statement locks, the second decides (a `settling` per item), the others write what is needed, by ctid,
 -- which only the holder of the lock can change: a join by key would read a table whole that statistics call empty.
@@ -72,7 +74,8 @@ CREATE FUNCTION settle_tasks(
     m_caller_context     json[],
     m_trace_context      json[],
     m_constraints        json[],
-    m_metadata           jsonb[]
+    m_metadata           jsonb[],
+    p_timers             json[]
 )
 RETURNS TABLE (LIKE settled_task)
 BY ITEM
@@ -88,16 +91,25 @@ DECLARE
     v_gated       integer[];  -- items whose processes are gated, or are by the timer that they set
     v_broken      integer[];  -- items whose processes are in error
     v_ends        jsonb;      -- as describe_ends
+    v_timed       integer[];  -- items whose timers settle_timers changes
+    v_dropped     jsonb;      -- the timers that it has cancelled
+    v_yields      boolean;    -- whether a timer that is tried again comes after another one
 BEGIN
     SELECT array_agg(i.item)
-            FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL),
+            FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL
+                OR (p_timers[i.item] IS NOT NULL AND EXISTS (
+                    SELECT
+                    FROM json_array_elements(p_timers[i.item]) AS c
+                    WHERE c -> 'constraints' IS NOT NULL))),
         array_agg(i.item) FILTER (WHERE p.status = 'error'),
+        array_agg(i.item) FILTER (WHERE p_timers[i.item] IS NOT NULL
+            OR (p.has_named_timers AND (p_timer[i.item] IS NOT NULL OR p.status = 'error'))),
         jsonb_agg(jsonb_build_array(
             i.namespace, i.process_id, p.init_task_id, NULL, NULL, NULL, NULL, NULL, p.awaited_by))
             FILTER (WHERE p.awaited_by IS NOT NULL AND (
                 p_outcome[i.item] IN ('complete', 'break', 'remove')
                 OR (p_outcome[i.item] = 'fail' AND p.status = 'error')))
-    INTO v_gated, v_broken, v_ends
+    INTO v_gated, v_broken, v_timed, v_ends
     FROM (
         SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
             p_process_id[i.item] AS process_id
@@ -105,7 +117,7 @@ BEGIN
         ORDER BY slot, namespace, process_id
     ) i
     CROSS JOIN LATERAL (
-        SELECT p.is_gated, p.status, p.init_task_id, p.awaited_by
+        SELECT p.is_gated, p.status, p.init_task_id, p.awaited_by, p.has_named_timers
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
         FOR NO KEY UPDATE
@@ -132,7 +144,7 @@ BEGIN
             p_expires_after[item] := NULL;
         END LOOP;
         PERFORM requeue_gated_tasks(
-            p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer, p_cancels);
+            p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer, p_cancels, p_timers);
     END IF;
 
     IF v_broken IS NOT NULL THEN
@@ -145,6 +157,17 @@ BEGIN
                     = (p.slot, p.namespace, p.process_id, p_token[b.item])
             WHERE p_outcome[b.item] IN ('finish', 'complete')
                 OR (p_outcome[b.item] = 'fail' AND r.task_id = p.corrupted_by)));
+    END IF;
+
+    IF v_timed IS NOT NULL THEN
+        v_dropped := settle_timers(
+            v_now, p_replica_id, v_timed, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer,
+            p_timer_at, p_timer_after, p_timer_args, p_timer_trace, p_timer_timeout, p_history_after,
+            p_history_limit, p_history_backward, p_timer_constraints, p_timers);
+        -- From here on these steps leave the timers as they are now.
+        FOREACH item IN ARRAY v_timed LOOP
+            p_timer[item] := NULL;
+        END LOOP;
     END IF;
 
     -- The rare ones first, by a function of their own: nothing of their processes is left after.
@@ -183,6 +206,7 @@ BEGIN
                     = (r.slot, r.namespace, r.process_id, p.corrupted_by)
                     AND b.task_type IN ('timeout', 'remove')
                     AND b.status = 'error'
+                    AND (v_timed IS NULL OR i.item <> ALL (v_timed))
             ) END AS broken_type
         FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
         CROSS JOIN LATERAL (
@@ -216,7 +240,8 @@ BEGIN
             FROM schedule s
             WHERE (s.slot, s.namespace, s.process_id) = (r.slot, r.namespace, r.process_id)
                 AND s.task_type IN ('timeout', 'remove')
-            OFFSET 0
+            ORDER BY s.slot, s.namespace, s.process_id, s.due_at, s.task_id
+            LIMIT 1
         ) k ON true
         WHERE p_outcome[i.item] <> 'remove'
         OFFSET 0
@@ -246,7 +271,11 @@ BEGIN
                 WHEN e.cancels IS NULL OR e.recovers THEN e.call_id
             END AS next_call_id,
             CASE
-                WHEN e.outcome = 'retry' THEN 'retried'
+                WHEN e.outcome = 'retry' AND (
+                    e.timer_id IS NULL
+                    OR e.task_type NOT IN ('timeout', 'remove')
+                    OR v_now + make_interval(secs => p_retry_after[e.item]) < e.timer_due_at
+                ) THEN 'retried'
                 WHEN e.timer <> 'unset' THEN 'set'
                 WHEN e.timer IS NOT NULL THEN NULL
                 WHEN e.broken_type IS NOT NULL THEN 'revived'
@@ -270,8 +299,8 @@ BEGIN
             CASE WHEN d.next_id IS NOT NULL THEN nextval('lease_tokens') END
         )::settling),
         bool_or(coalesce(d.call_id, d.timer_id) IS NOT NULL OR d.broken_type IS NOT NULL OR d.recovers),
-        bool_or(d.next_id IS NOT NULL)
-    INTO v_steps, v_has_waiting, v_continues
+        bool_or(d.next_id IS NOT NULL), bool_or(d.outcome = 'retry' AND d.timer_origin = 'kept')
+    INTO v_steps, v_has_waiting, v_continues, v_yields
     FROM (
         -- What the worker goes on with: the oldest call queued, or else a timer that is due.
         SELECT t.*,
@@ -325,6 +354,15 @@ BEGIN
             v_now, p_replica_id, v_steps, p_timer, p_error_code, p_error_reason, p_error_message,
             p_cancels);
     END IF;
+    IF v_dropped IS NOT NULL THEN
+        SELECT jsonb_object_agg(o.item, merge_json(v_dropped -> o.item, v_cancelled -> o.item))
+        INTO v_cancelled
+        FROM (
+            SELECT jsonb_object_keys(v_dropped) AS item
+            UNION
+            SELECT jsonb_object_keys(v_cancelled)
+        ) o;
+    END IF;
 
     IF e_payload IS NOT NULL THEN
         INSERT INTO events (
@@ -372,7 +410,7 @@ BEGIN
     END IF;
 
     IF p_timer IS NOT NULL OR p_retry_after IS NOT NULL OR v_has_waiting THEN
-        -- After settle_waits: a process has one timer in the schedule.
+        -- After settle_waits, which cancels the timer that a step replaces.
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
         )
@@ -382,6 +420,18 @@ BEGIN
         FROM unnest(v_steps) AS s
         WHERE s.timer_origin IN ('set', 'revived', 'retried')
             AND s.next_id IS DISTINCT FROM s.timer_id;
+    END IF;
+
+    IF v_yields THEN
+        INSERT INTO schedule (
+            slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
+        )
+        SELECT s.slot, s.namespace, s.process_id, s.task_id, r.task_type, 'blocked',
+            v_now + make_interval(secs => p_retry_after[s.item]),
+            coalesce(p_attempt_count[s.item], 0), p_replica_id
+        FROM unnest(v_steps) AS s
+        JOIN running r ON r.ctid = s.running_row
+        WHERE s.outcome = 'retry' AND s.timer_origin = 'kept';
     END IF;
 
     IF v_continues THEN
@@ -480,7 +530,7 @@ BEGIN
         s.next_id, n.task_type, n.attempt_count, s.next_token,
         n.args, n.caller_context, n.trace_context, n.history_after, n.history_limit,
         n.history_backward, extract(epoch FROM n.step_timeout)::double precision,
-        n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb;
+        n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb, n.timer_name;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     ASSERT v_count = cardinality(v_steps), 'a lease without its task';
 

@@ -8,7 +8,7 @@ CREATE TYPE settling AS (
     task_id           bigint,
     process_row       tid,
     running_row       tid,
-    waiting_row       tid,         -- of the call, or else of the timer kept
+    waiting_row       tid,         -- of the call, or else of the earliest timer
     new_status        process_status,
     status_changed_at timestamptz, -- as it is then
     last_event_id     bigint,      -- as it was

@@ -21,12 +21,13 @@ from progressor.api.calls.validation import (
 from progressor.api.processes.responses import CAUSE_FROM_WIRE
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import WHOLE_HISTORY, HistoryRange, NewEvent
-from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.intent import TIMERS_MAX, SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.process import ProcessQuery
 from progressor.domain.views.wait import Cause
 from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
 from progressor.wire.processes import check_caller_context
@@ -245,16 +246,40 @@ def _history_of(message: pb.PutRequest, path: str, bytes_max: int) -> tuple[NewE
 def _timer_of(message: pb.PutRequest, path: str, bytes_max: int) -> SetTimer | None:
     if not message.HasField("timer"):
         return None
-    violations, status = Violations(), process_wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
-    if status in _IMPORTED_STATUSES and status is not ProcessStatus.RUNNING:
-        violations.add(f"{path}timer", _only_with(ProcessStatus.RUNNING, status))
-    if message.timer.HasField("constraints"):
-        violations.add(f"{path}timer.constraints", "must not be set: they cannot be imported")
-    timer = violations.attempt(
-        process_wire.set_timer_from_wire, message.timer, f"{path}timer", bytes_max
-    )
+    violations = Violations()
+    timer = _imported(message, message.timer, f"{path}timer", bytes_max, violations)
     violations.raise_any()
     return timer
+
+
+def _timers_of(message: pb.PutRequest, path: str, bytes_max: int) -> dict[str, SetTimer]:
+    violations, field, timers = Violations(), f"{path}named_timers", {}
+    count = len(message.named_timers) + message.HasField("timer")
+    if count > TIMERS_MAX:
+        violations.add(field, f"a process can have at most {TIMERS_MAX} timers, got {count}")
+    else:
+        for name, each in sorted(message.named_timers.items()):
+            violations.attempt(process_wire.check_timer_name, name, f"{field}[{name!r}]")
+            timer = _imported(message, each, f"{field}[{name!r}]", bytes_max, violations)
+            if timer is not None:
+                timers[name] = timer
+    violations.raise_any()
+    return timers
+
+
+def _imported(
+    message: pb.PutRequest,
+    timer: types_pb2.SetTimer,
+    field: str,
+    bytes_max: int,
+    violations: Violations,
+) -> SetTimer | None:
+    status = process_wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
+    if status in _IMPORTED_STATUSES and status is not ProcessStatus.RUNNING:
+        violations.add(field, _only_with(ProcessStatus.RUNNING, status))
+    if timer.HasField("constraints"):
+        violations.add(f"{field}.constraints", "must not be set: they cannot be imported")
+    return violations.attempt(process_wire.set_timer_from_wire, timer, field, bytes_max)
 
 
 def _only_with(wanted: ProcessStatus, status: object) -> str:
@@ -279,6 +304,7 @@ _PUT = Shape(
     aux_state=read_payload("aux_state"),
     history=Field(read=_history_of),
     timer=Field(read=_timer_of),
+    timers=Field(read=_timers_of),
     result=read_payload("result"),
     idempotency_key=check_id,
     trace_context=UNSENT,

@@ -151,6 +151,8 @@ def get_to_wire(
         process_wire.fill_event(add_event(), event)
     if view.timer is not None:
         _TIMER.write(view.timer, response.timer)
+    for timer in view.later_timers:
+        _TIMER.write(timer, response.later_timers.add())
     _fill_some(response.waits, view.waits[:WAITS_MAX], fill_wait, WAITS_BYTES_MAX)
     response.explanation = why.explain_process(view.process, view.waits, view.role)
     if view.role is not None:

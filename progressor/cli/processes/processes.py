@@ -105,7 +105,7 @@ async def get(
     history: HistoryInput = HistoryInput(),
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
-    """Print a process, its history, its timer, and what its tasks wait for."""
+    """Print a process, its history, its timers, and what its tasks wait for."""
     async with client_of(options) as client:
         snapshot = await client.get(process_id, history=history.range(), await_init=await_init)
     show(snapshot, *_people(snapshot), as_json=options.json)
@@ -214,7 +214,9 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "result": payload_text(process.result),
                 "events": f"{process.last_event_id:,}",
                 **dict(_in_jobs(snapshot.job_role)),
-                "timer": _timer(snapshot.timer),
+                "timer" if len(snapshot.timers) <= 1 else "timers": "\n".join(
+                    _timer(it) for it in snapshot.timers.values()
+                ),
                 "why": one_line(snapshot.explanation),
             }
         )
@@ -228,10 +230,10 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
     return shown
 
 
-def _timer(timer: Timer | None) -> str:
-    if timer is None:
-        return ""
-    return f"{timer.type} at {instant_text(timer.due_at)}, {timer.status}, task {timer.task_id}"
+def _timer(timer: Timer) -> str:
+    name = f"{one_line(timer.name)}: " if timer.name else ""
+    due = instant_text(timer.due_at)
+    return f"{name}{timer.type} at {due}, {timer.status}, task {timer.task_id}"
 
 
 def _in_jobs(role: JobRole | None) -> Iterator[tuple[str, str]]:
@@ -384,6 +386,13 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
     timer_at: Annotated[
         str | None, option("Set a timer that is due at this instant, as in 2026-01-31T12:00:00Z.")
     ] = None,
+    named_timer: Annotated[
+        tuple[str, ...],
+        option(
+            "Set a timer with a name, as in reminder=60, in seconds, or "
+            "reminder=2026-01-31T12:00:00Z; may be repeated."
+        ),
+    ] = (),
     detail: Annotated[str, option("Why it is in status error.")] = "",
     corrupted_by: Annotated[
         BrokenBy | None,
@@ -403,6 +412,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
             metadata=json_object("--metadata", metadata),
             history=[NewEvent(payload=json_bytes("--event", text)) for text in event],
             timer=_new_timer(timer_after, timer_at),
+            timers=dict(map(_named_timer, named_timer)),
             detail=detail,
             result=_optional_json("--result", result),
             corrupted_by_type=TaskType(corrupted_by or "unspecified"),
@@ -483,3 +493,15 @@ def _new_timer(after: float | None, at: str | None) -> NewTimer | None:
     if after is not None:
         check_range("--timer-after", after, 0, _TIMER_AFTER_MAX)
     return NewTimer(after=after, at=instant("--timer-at", at))
+
+
+def _named_timer(text: str) -> tuple[str, NewTimer]:
+    name, _, due = text.rpartition("=")
+    if not name:
+        raise bad_input("--named-timer", f"must be NAME=SECONDS or NAME=INSTANT, got {text!r}")
+    try:
+        after = float(due)
+    except ValueError:
+        return name, NewTimer(at=instant("--named-timer", due))
+    check_range("--named-timer", after, 0, _TIMER_AFTER_MAX)
+    return name, NewTimer(after=after)

@@ -39,7 +39,9 @@ def timeline(tasks: Sequence[TaskTrace]) -> Table:
     for task in sorted(tasks, key=_place):
         headline = Text.assemble(status_text(task.status), "  ", (_spent(task), "dim"))
         since = f"+{_span(_place(task) - tasks[0].created_at)}"
-        shown.add_row(since, Text.assemble((task.type, "bold"), f" #{task.task_id}"), headline)
+        name = f" {task.timer_name}" if task.timer_name else ""
+        title = Text.assemble((task.type, "bold"), f"{name} #{task.task_id}")
+        shown.add_row(since, title, headline)
         for line in _beneath(task):
             shown.add_row("", "", line)
     return shown

@@ -96,8 +96,9 @@ class Request:
 class Import:
     """A process to be put as it is: status running, error or finished.
 
-    ``timer`` only with running; ``detail`` and ``corrupted_by_type`` only with error; ``result``
-    only with finished. Instants None: now. ``trace_context`` goes with the timer.
+    ``timer``, and ``timers`` by their names, only with running; ``detail`` and
+    ``corrupted_by_type`` only with error; ``result`` only with finished. Instants None: now.
+    ``trace_context`` goes with the timers.
     """
 
     key: ProcessKey
@@ -117,12 +118,15 @@ class Import:
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     # The same: the text of a process without a version is that of earlier releases.
     state_version: int = dataclasses.field(default=0, repr=False)
+    timers: Mapping[str, SetTimer] = dataclasses.field(default_factory=dict, repr=False)
 
     def fingerprint(self) -> bytes:
         plain = dataclasses.replace(self, metadata=None)
         text = f"{plain!r}\0{_sorted(self.metadata)!r}"
         if self.state_version:
             text += f"\0state version {self.state_version}"
+        if self.timers:
+            text += f"\0{sorted(self.timers.items(), key=lambda it: it[0])!r}"
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

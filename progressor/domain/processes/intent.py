@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import types
 from collections.abc import Mapping
 
 from progressor.domain.gates.constraint import Constraints
@@ -12,18 +13,23 @@ from progressor.domain.processes.message import Message
 STEP_TIMEOUT = "STEP_TIMEOUT"
 """The reason of a step that ran past its timeout."""
 
+TIMERS_MAX = 32
+"""Timers of a process. ``priv/functions/timers/insert_timers.sql`` has the same bound."""
+
+TIMER_NAME_BYTES_MAX = 64
+
 STILL_RUNNING = "STILL_RUNNING"
 """The reason of a step that a processor did not begin: it still runs an earlier attempt."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeepTimer:
-    """Leave the timer as it is; one that a call has blocked continues."""
+    """Leave the timer without a name as it is; one that a call has blocked continues."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Replace any timer. Exactly one of ``at`` and ``after`` (0 or more) is given.
+    """Replace the timer of its name. Exactly one of ``at`` and ``after`` (0 or more) is given.
 
     ``remove``: when it is due the process is removed without asking the processor; then without
     ``constraints``. These have no ``run_at``: the timer's own instant is.
@@ -60,6 +66,8 @@ class Complete:
 
 TimerChange = KeepTimer | SetTimer | UnsetTimer
 
+NO_TIMERS: Mapping[str, SetTimer | UnsetTimer] = types.MappingProxyType({})
+
 Action = RemoveProcess | Complete | StartNodes
 
 
@@ -68,8 +76,9 @@ class Intent:
     """What a step decided. ``aux_state`` and ``metadata`` None leave the stored ones.
 
     ``state_version`` is of ``aux_state``; 0: none. Without ``aux_state`` the stored one stays.
-    ``timer`` stands beside every action. A process that is finished or removed has no timer,
-    whatever ``timer`` says. ``action`` None: the process waits for its next task.
+    ``timer`` is about the one without a name, ``timers`` about those with one, in the order in
+    which they were set; both stand beside every action. A process that is finished or removed has
+    no timers, whatever they say. ``action`` None: the process waits for its next task.
     """
 
     events: tuple[NewEvent, ...] = ()
@@ -80,6 +89,9 @@ class Intent:
     action: Action | None = None
     state_version: int = 0
     messages: tuple[Message, ...] = ()
+    timers: Mapping[str, SetTimer | UnsetTimer] = dataclasses.field(
+        default_factory=lambda: NO_TIMERS
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

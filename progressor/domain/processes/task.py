@@ -130,7 +130,8 @@ class RunningTask:
     where the namespace decides; ``claim`` where its admission, or the step before it, leased it at
     once. ``spent``, of a task with constraints, are the microseconds in each `GatedState` until
     this attempt began, and running. ``nodes`` are those of the job for a join, and the predecessors
-    for the init of a node that wants their results.
+    for the init of a node that wants their results. ``timer_name`` is that of the timer that fires;
+    "" also for any other task.
     """
 
     process: Process
@@ -149,6 +150,7 @@ class RunningTask:
     claim: Claim | None = dataclasses.field(default=None, compare=False)
     spent: tuple[int, ...] | None = None
     nodes: tuple[NodeOutcome, ...] = ()
+    timer_name: str = ""
 
     @property
     def key(self) -> ProcessKey:

@@ -15,22 +15,27 @@ from progressor.domain.views.wait import Cause, TimeSpent, Wait
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """The timer of a process: waiting, or blocked while calls are served."""
+    """A timer of a process: waiting, or blocked while calls are served or an earlier one waits."""
 
     task_id: int
     task_type: TaskType
     status: TaskStatus
     due_at: dt.datetime
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """A process as Get shows it, without its history. ``role`` None: it has no part in jobs."""
+    """A process as Get shows it, without its history. ``role`` None: it has no part in jobs.
+
+    ``timer`` is the earliest one, ``later_timers`` are the others.
+    """
 
     process: Process
     timer: Timer | None
     waits: tuple[Wait, ...]
     role: JobRole | None = None
+    later_timers: tuple[Timer, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class TaskTrace:
     spent: TimeSpent | None = None
     replica_id: int | None = None
     refused_messages: tuple[RefusedMessage, ...] = ()
+    timer_name: str = ""
 
 
 Place = tuple[dt.datetime, str, str]

@@ -91,6 +91,7 @@ class UnfinishedTask:
     last_error: TaskError | None
     held_since: dt.datetime | None = None
     gated: Gated | None = None
+    timer_name: str = ""
 
     @property
     def is_timer(self) -> bool:
@@ -291,6 +292,7 @@ class Wait:
     besides: tuple[Cause, ...] = ()
     spent: TimeSpent | None = None
     last_error: TaskError | None = None
+    timer_name: str = ""
 
     @property
     def causes(self) -> tuple[Cause, ...]:

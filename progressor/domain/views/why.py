@@ -59,7 +59,8 @@ def waits(
 def explain(wait: Wait) -> str:
     """Return why a task waits, in one or two sentences, and one more for each further cause."""
     besides = "".join(f" It also {_predicate(cause, wait)}" for cause in wait.besides)
-    return f"Task {wait.task_id} ({wait.task_type}) {_predicate(wait.cause, wait)}{besides}"
+    name = f" {wait.timer_name!r}" if wait.timer_name else ""
+    return f"Task {wait.task_id} ({wait.task_type}{name}) {_predicate(wait.cause, wait)}{besides}"
 
 
 def explain_process(process: Process, found: Sequence[Wait], role: JobRole | None = None) -> str:
@@ -100,7 +101,12 @@ def _with_before(
             before = known.get(task.gated.behind_task_id)
         yield task, before
         # What waits for its constraints is passed by all; only an init task by none.
-        if task.held_since is None and (not task.is_constrained or task.task_type is TaskType.INIT):
+        if task.held_since is not None or (
+            task.is_timer and task.lease is None and not task.is_due
+        ):
+            # A timer stands before others once it is due.
+            continue
+        if not task.is_constrained or task.task_type is TaskType.INIT:
             line.append(task)
 
 
@@ -130,6 +136,7 @@ def _wait(task: UnfinishedTask, causes: Sequence[Cause]) -> Wait:
         besides=tuple(causes[1:]),
         spent=None if task.gated is None else task.gated.spent,
         last_error=task.last_error,
+        timer_name=task.timer_name,
     )
 
 

@@ -17,6 +17,7 @@ from progressor import errors
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.intent import (
+    TIMERS_MAX,
     Failed,
     Intent,
     Outcome,
@@ -51,6 +52,12 @@ _UNSTORABLE = Failed(
     code=_INTERNAL,
     reason=INVALID_ANSWER,
     message="PostgreSQL refuses to store a value of the answer; the engine's log has its words",
+    retryable=False,
+)
+_TOO_MANY_TIMERS = Failed(
+    code=_INTERNAL,
+    reason=INVALID_ANSWER,
+    message=f"timers: the process would have more than {TIMERS_MAX} timers",
     retryable=False,
 )
 _UNREADABLE = Failed(
@@ -164,12 +171,14 @@ class Steps:
         decided_at = self.context.clock.monotonic()
         try:
             written = await self.settlements.submit(entry)
-        except errors.StorageRefusedError:
-            # PostgreSQL rejects a value that `processor/codec.py` accepted: the processor's answer
-            # is at fault, and must not stop anything but its own process.
-            settlement = self._decide(task, _UNSTORABLE, namespace)
+        except errors.StorageRefusedError as refusal:
+            # PostgreSQL rejects what `processor/codec.py` accepted: the processor's answer is at
+            # fault, and must not stop anything but its own process.
+            is_timers = isinstance(refusal, errors.TooManyTimersError)
+            failure = _TOO_MANY_TIMERS if is_timers else _UNSTORABLE
+            settlement = self._decide(task, failure, namespace)
             entry = dataclasses.replace(entry, settlement=settlement, plan=None)
-            span.fail(_UNSTORABLE.reason)
+            span.fail(failure.reason)
             try:
                 written = await self.settlements.submit(entry)
             except errors.StorageRefusedError as error:

@@ -207,6 +207,7 @@ class Processes(Resource[Connection]):
         metadata: Mapping[str, Payload] | None = None,
         history: Sequence[values.NewEvent] = (),
         timer: values.NewTimer | None = None,
+        timers: Mapping[str, values.NewTimer] | None = None,
         detail: str = "",
         result: Payload = None,
         previous_status: values.ProcessStatus = values.ProcessStatus.UNSPECIFIED,
@@ -219,8 +220,9 @@ class Processes(Resource[Connection]):
     ) -> Exchange[values.Receipt]:
         """Import a process with its state, without running a task.
 
-        A `timer` requires the status running, `detail` and `corrupted_by_type` error, and `result`
-        finished. `state_version` is the version of the state for the processor's upgrades.
+        A `timer`, and `timers` by their names, require the status running, `detail` and
+        `corrupted_by_type` error, and `result` finished. `state_version` is the version of the
+        state for the processor's upgrades.
 
         Raises:
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
@@ -236,6 +238,9 @@ class Processes(Resource[Connection]):
             status_changed_at=optional(instant_to_wire, status_changed_at),
             history=[values.event_to_wire(event, self.codec) for event in history],
             timer=None if timer is None else values.timer_to_wire(timer, self.codec),
+            named_timers={
+                name: values.timer_to_wire(it, self.codec) for name, it in (timers or {}).items()
+            },
             corrupted_by_type=corrupted_by_type.number,
             result=self.codec.encode(result),
             idempotency_key=idempotency_key,

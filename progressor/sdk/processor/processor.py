@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import dataclasses
+import functools
 import inspect
 import logging
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from progressor.sdk.processor.checks import (
     check_state,
     name_of_handler,
 )
-from progressor.sdk.processor.step import State, Step
+from progressor.sdk.processor.step import State, Step, check_timer_name
 from progressor.sdk.processor.verdicts import (
     Reject,
     Verdict,
@@ -132,6 +133,8 @@ class Processor(Generic[State]):
         self._state_type = state
         self._codec = codec
         self._handlers: dict[int, _Handler] = {}
+        # By the names of timers; of all others there is one among the handlers.
+        self._timeouts: dict[str, _Handler] = {}
         # The running attempts, by namespace and process. A thread removes its own.
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._is_checked = False
@@ -144,7 +147,8 @@ class Processor(Generic[State]):
     @property
     def task_types(self) -> tuple[TaskType, ...]:
         """The task types that have a handler."""
-        return tuple(TaskType.from_number(it) for it in sorted(self._handlers))
+        timeouts = {TaskType.TIMEOUT.number} if self._timeouts else set()
+        return tuple(TaskType.from_number(it) for it in sorted(self._handlers.keys() | timeouts))
 
     @property
     def codec(self) -> Codec:
@@ -177,9 +181,23 @@ class Processor(Generic[State]):
         """Register the handler of repairs of a broken process."""
         return self._register(TaskType.REPAIR, handler)
 
-    def timeout(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
-        """Register the handler of timers."""
-        return self._register(TaskType.TIMEOUT, handler)
+    @overload
+    def timeout(self, handler: Handler[State, Returned], /) -> Handler[State, Returned]: ...
+
+    @overload
+    def timeout(
+        self, name: str, /
+    ) -> Callable[[Handler[State, Returned]], Handler[State, Returned]]: ...
+
+    def timeout(self, handler_or_name: Any, /) -> Any:
+        """Register the handler of timers, or, as in ``@orders.timeout("reminder")``, of one timer.
+
+        A timer without a handler of its own runs the handler of timers.
+        """
+        if not isinstance(handler_or_name, str):
+            return self._register(TaskType.TIMEOUT, handler_or_name)
+        check_timer_name(handler_or_name)
+        return functools.partial(self._register, TaskType.TIMEOUT, timer_name=handler_or_name)
 
     def join(self, handler: Handler[State, Returned]) -> Handler[State, Returned]:
         """Register the handler that runs when all nodes of a job have ended.
@@ -252,13 +270,14 @@ class Processor(Generic[State]):
         """
         if self._is_checked:
             return
-        if not self._handlers:
+        handlers = [*self._handlers.values(), *self._timeouts.values()]
+        if not handlers:
             message = (
                 f"processor {self._name!r} has no handlers: add one for each task type, "
                 "with @processor.init, @processor.call and so on"
             )
             raise ValueError(message)
-        for handler in self._handlers.values():
+        for handler in handlers:
             check_source(handler.function, self._codec, handler.name)
         self.check_upgrades()
         self._is_checked = True
@@ -282,6 +301,8 @@ class Processor(Generic[State]):
         if process.state_version > self._version:
             return self._too_new(request)
         handler = self._handlers.get(request.task.type)
+        if self._timeouts and request.task.type == TaskType.TIMEOUT.number:
+            handler = self._timeouts.get(request.task.timer_name, handler)
         if handler is None:
             return self._unimplemented(request)
         key = (process.namespace, process.process_id)
@@ -343,16 +364,21 @@ class Processor(Generic[State]):
         return server.running(self, bind=bind, limits=limits, streaming=streaming)
 
     def _register(
-        self, task_type: TaskType, handler: Handler[State, Returned]
+        self, task_type: TaskType, handler: Handler[State, Returned], *, timer_name: str = ""
     ) -> Handler[State, Returned]:
-        if task_type.number in self._handlers:
-            message = f"processor {self._name!r} already has a handler for {task_type} tasks"
+        if task_type.number in self._handlers if not timer_name else timer_name in self._timeouts:
+            tasks = f"timer {timer_name!r}" if timer_name else f"{task_type} tasks"
+            message = f"processor {self._name!r} already has a handler for {tasks}"
             raise ValueError(message)
         name = f"processor {self._name!r}: {task_type} handler {name_of_handler(handler)}"
         check_handler(handler, self._codec, name)
-        self._handlers[task_type.number] = _Handler(
+        made = _Handler(
             function=handler, is_async=_is_async(handler), name=name, blocking=BlockingWarning(name)
         )
+        if timer_name:
+            self._timeouts[timer_name] = made
+        else:
+            self._handlers[task_type.number] = made
         self._is_checked = False
         return handler
 
@@ -362,6 +388,8 @@ class Processor(Generic[State]):
             f"processor {self._name!r} has no {task_type} handler: "
             f"add one with @processor.{task_type}"
         )
+        if timer_name := request.task.timer_name:
+            message += f', or @processor.timeout("{timer_name}") for this timer'
         if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
             # Not UNIMPLEMENTED, from which the engine infers that the target is another processor.
             return failure(grpc.StatusCode.FAILED_PRECONDITION, message, "NO_HANDLER")

@@ -8,6 +8,7 @@ import grpc
 from typing_extensions import TypeForm, Unpack
 
 from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.intent import TIMER_NAME_BYTES_MAX, TIMERS_MAX
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded, name_of
 from progressor.sdk.codec.wire import (
@@ -35,6 +36,7 @@ from progressor.sdk.values.processes import (
 from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
+from progressor.wire.fields import id_faults
 
 State = TypeVar("State")
 
@@ -43,15 +45,23 @@ _UNREAD: Payload = object()
 _WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
 
 
+def check_timer_name(name: str) -> None:
+    """Raise ValueError for a name that a timer cannot have."""
+    faults = "; ".join(id_faults(name, TIMER_NAME_BYTES_MAX))
+    if faults:
+        message = f"the name of a timer {faults}: {name[:TIMER_NAME_BYTES_MAX]!r}"
+        raise ValueError(message)
+
+
 class Step(Generic[State]):
     """One task on one process.
 
     The engine saves everything that the handler does to a step in one transaction, and nothing if
     the handler raises an exception. Payloads are decoded when they are read.
 
-    `set_timer` and `unset_timer` can be combined with everything else; the last of them counts, and
-    without them the timer that a call has blocked continues. Of `remove`, `complete` and
-    `start_nodes` only the last one counts. A process that is removed or finished has no timer.
+    `set_timer` and `unset_timer` can be combined with everything else; of each timer the last
+    change counts, and the other timers continue. Of `remove`, `complete` and `start_nodes` only the
+    last one counts. A process that is removed or finished has no timers.
     """
 
     __slots__ = (
@@ -113,6 +123,11 @@ class Step(Generic[State]):
     def type(self) -> TaskType:
         """Why the task exists."""
         return TaskType.from_number(self._request.task.type)
+
+    @property
+    def timer_name(self) -> str:
+        """The name of the timer that runs; "" for the timer without a name, and in other tasks."""
+        return self._request.task.timer_name
 
     @property
     def attempt(self) -> int:
@@ -264,6 +279,7 @@ class Step(Generic[State]):
 
     def set_timer(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
+        name: str = "",
         *,
         after: Seconds | None = None,
         at: dt.datetime | None = None,
@@ -273,9 +289,12 @@ class Step(Generic[State]):
         step_timeout: Seconds | None = None,
         constraints: Constraints | None = None,
     ) -> None:
-        """Set the timer of the process, which replaces any other; it runs the timeout handler.
+        """Set a timer of the process, which replaces that of its name; it runs a timeout handler.
+
+        A process can have 32 timers. The earliest runs first.
 
         Args:
+            name: At most 64 bytes; "" is the timer without a name.
             after: The delay from the end of this step, in seconds or a timedelta. Without `after`
                 and `at` the timer is due now.
             at: The due time, an aware datetime.
@@ -288,7 +307,8 @@ class Step(Generic[State]):
                 `remove`.
 
         Raises:
-            ValueError: Both `after` and `at` are given, or `at` has no time zone.
+            ValueError: Both `after` and `at` are given, or `at` has no time zone; or the name is
+                invalid, or this step sets more than 32 timers.
         """
         timer = NewTimer(
             after=after,
@@ -299,11 +319,32 @@ class Step(Generic[State]):
             step_timeout=step_timeout,
             constraints=constraints,
         )
-        self._response.set_timer.CopyFrom(timer_to_wire(timer, self._codec))
+        message = timer_to_wire(timer, self._codec)
+        if name:
+            self._change_timer(name, set=message)
+        else:
+            self._response.set_timer.CopyFrom(message)
 
-    def unset_timer(self) -> None:
-        """Cancel the timer of the process."""
-        self._response.unset_timer.SetInParent()
+    def unset_timer(self, name: str = "") -> None:
+        """Cancel a timer of the process, if it has one of this name.
+
+        Raises:
+            ValueError: The name is invalid.
+        """
+        if name:
+            self._change_timer(name, unset=pb.UnsetTimer())
+        else:
+            self._response.unset_timer.SetInParent()
+
+    def _change_timer(self, name: str, **change: Any) -> None:  # noqa: ANN401  # of the oneof
+        check_timer_name(name)
+        kept = [it for it in self._response.timers if it.name != name]
+        changes = [*kept, pb.TimerChange(name=name, **change)]
+        if sum(it.HasField("set") for it in changes) > TIMERS_MAX:
+            message = f"a process can have at most {TIMERS_MAX} timers"
+            raise ValueError(message)
+        del self._response.timers[:]
+        self._response.timers.extend(changes)
 
     def remove(self) -> None:
         """Remove the process with all its tasks and events; the caller still gets the answer."""

@@ -25,7 +25,8 @@ graphs, ``snapshots.py`` reads stored processes.
 """
 
 from progressor.sdk.testing.job_rehearsal import JobRehearsal
-from progressor.sdk.testing.rehearsal import DueTimer, Rehearsal, TakenStep
+from progressor.sdk.testing.rehearsal import Rehearsal, TakenStep
 from progressor.sdk.testing.snapshots import upgraded_states
+from progressor.sdk.testing.timers import DueTimer
 
 __all__ = ("DueTimer", "JobRehearsal", "Rehearsal", "TakenStep", "upgraded_states")

@@ -24,8 +24,6 @@ from progressor.sdk.codec.codecs import Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import (
     Seconds,
-    duration_from_wire,
-    instant_from_wire,
     instant_to_wire,
     object_from_wire,
     object_to_wire,
@@ -36,6 +34,7 @@ from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
 from progressor.sdk.testing.answers import in_range, refusal_of
 from progressor.sdk.testing.snapshots import Stored, stored_process
+from progressor.sdk.testing.timers import DueTimer, Timer, Timers, due_at, in_order, timer_changes
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
 from progressor.sdk.values.messages import SentMessage, read_sent
 from progressor.sdk.values.namespaces import NamespaceConfig
@@ -63,19 +62,11 @@ Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DueTimer:
-    """The timer of a process in a rehearsal. ``remove``: it removes the process."""
-
-    due_at: dt.datetime
-    args: Payload
-    remove: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TakenStep:
     """A task of a rehearsal that has ended, with a response or an error.
 
-    ``rejected``: the error is a rejection by the handler, not a failure.
+    ``rejected``: the error is a rejection by the handler, not a failure. ``timer_name``: that of
+    the timer that ran.
     """
 
     task_id: int
@@ -85,6 +76,7 @@ class TakenStep:
     response: Payload
     error: TaskError | None
     rejected: bool
+    timer_name: str = ""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -105,22 +97,7 @@ class Task:
     broken_by: int | None = None
     response: bytes = b""
     error: domain.TaskError | None = None
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class Timer:
-    """The timer as it was set, and its attempts."""
-
-    message: types_pb2.SetTimer
-    due_at: dt.datetime
-    task_id: int
-    attempt: int = 1
-    first_at: dt.datetime | None = None
-
-    def again(self, not_before: dt.datetime) -> "Timer":
-        """Return a new timer, due at the same instant, or at `not_before` if that is later."""
-        due_at = max(self.due_at, not_before)
-        return Timer(message=self.message, due_at=due_at, task_id=self.task_id)
+    timer_name: str = ""
 
 
 class _InlineExecutor(Executor):
@@ -185,12 +162,12 @@ class Rehearsal(Generic[State]):
         self._process: types_pb2.Process | None = None
         self._result = b""
         self._history: list[types_pb2.Event] = []
-        self._timer: Timer | None = None
+        self._timers: Timers = {}
         # The task that broke the process, and its timer, while that is in error.
         self._breaking_task: Task | None = None
         self._breaking_timer: Timer | None = None
-        # The timer that the process had when it was broken from outside, while it is in error.
-        self._suspended_timer: Timer | None = None
+        # The timers that the process had when it was broken from outside, while it is in error.
+        self._suspended_timers: Timers = {}
         self._removed_by_request = False
         self._steps: list[TakenStep] = []
         self._messages: list[SentMessage] = []
@@ -206,7 +183,7 @@ class Rehearsal(Generic[State]):
     ) -> Self:
         """Return a rehearsal of a stored process, to try new code on a process from production.
 
-        It has the state, the events and the timer of the snapshot, but no tasks: the timer has no
+        It has the state, the events and the timers of the snapshot, but no tasks: a timer has no
         args, and a process in error can be repaired, not retried.
 
         Args:
@@ -230,10 +207,15 @@ class Rehearsal(Generic[State]):
         rehearsal._process, rehearsal._result = process, process.result
         rehearsal._history = stored.history
         rehearsal._task_ids = itertools.count(stored.last_task_id + 1)
-        timer = stored.timer
-        if timer is not None:
-            message = types_pb2.SetTimer(remove=timer.type is TaskType.REMOVE)
-            rehearsal._timer = Timer(message=message, due_at=timer.due_at, task_id=timer.task_id)
+        rehearsal._timers = {
+            it.name: Timer(
+                name=it.name,
+                message=types_pb2.SetTimer(remove=it.type is TaskType.REMOVE),
+                due_at=it.due_at,
+                task_id=it.task_id,
+            )
+            for it in stored.timers
+        }
         return rehearsal
 
     @property
@@ -307,15 +289,13 @@ class Rehearsal(Generic[State]):
 
     @property
     def timer(self) -> DueTimer | None:
-        """The timer of the process; None: none."""
-        timer = self._timer
-        if timer is None:
-            return None
-        return DueTimer(
-            due_at=timer.due_at,
-            args=self._codec.decode(timer.message.args),
-            remove=timer.message.remove,
-        )
+        """The earliest timer of the process; None: none."""
+        return next(iter(self.timers.values()), None)
+
+    @property
+    def timers(self) -> Mapping[str, DueTimer]:
+        """The timers of the process by their names, the earliest first."""
+        return {it.name: it.shown(self._codec) for it in in_order(self._timers)}
 
     @property
     def steps(self) -> tuple[TakenStep, ...]:
@@ -443,8 +423,7 @@ class Rehearsal(Generic[State]):
             self._recover()
             await self._observed(None)
         else:
-            self._timer = breaking_timer.again(self.now)
-            await self._run_timer(self._timer)
+            await self._run_timer(breaking_timer.again(self.now))
 
     async def join(self, nodes: Iterable[NodeOutcome]) -> None:
         """Run the join handler of the process, a leader, with the outcomes of all nodes.
@@ -466,23 +445,33 @@ class Rehearsal(Generic[State]):
         self._expect_process()
         await self._remove(by_request=True)
 
-    async def run_timer(self) -> None:
-        """Move the clock forward to the timer's due time, and run the timer.
+    async def run_timer(self, name: str | None = None) -> None:
+        """Move the clock forward to the due time of the earliest timer, and run it.
 
-        The last of `steps` is the outcome. If the attempt is retried, the timer is set again.
+        With a `name`, run timers until that one has run. The last of `steps` is the outcome. If the
+        attempt is retried, the timer is set again.
 
         Raises:
-            ValueError: The process has no timer.
-            ProcessFailedError: The process is in error, and its timer is held.
+            ValueError: The process has no timer, or none of this name.
+            ProcessFailedError: The process is in error, and its timers are held.
+            RuntimeError: `TIMERS_MAX` timers have run before the one of this name.
         """
-        if self._timer is None:
-            message = f"process {self._process_id!r} has no timer to run"
-            raise ValueError(message)
-        self._expect_running()
-        await self._run_timer(self._timer)
+        for _ in range(TIMERS_MAX):
+            if not self._timers if name is None else name not in self._timers:
+                named = "timer" if name is None else f"timer {name!r}"
+                message = f"process {self._process_id!r} has no {named} to run"
+                raise ValueError(message)
+            self._expect_running()
+            timer = in_order(self._timers)[0]
+            await self._run_timer(timer)
+            if name is None or timer.name == name:
+                return
+        message = f"{TIMERS_MAX} timers have run before timer {name!r}"
+        raise RuntimeError(message)
 
     async def _run_timer(self, timer: Timer) -> None:
-        self._now, self._timer = max(self._now, timer.due_at), None
+        self._now = max(self._now, timer.due_at)
+        self._timers.pop(timer.name, None)
         if timer.message.remove:
             await self._remove()
             return
@@ -497,6 +486,7 @@ class Rehearsal(Generic[State]):
             scheduled_at=timer.due_at,
             attempt=timer.attempt,
             first_started_at=timer.first_at,
+            timer_name=timer.name,
         )
         await self._run(task, timer)
 
@@ -511,8 +501,8 @@ class Rehearsal(Generic[State]):
         """
         until, count = self._now + timedelta_of(by), 0
         while (
-            self._timer is not None
-            and self._timer.due_at <= until
+            (timer := self.timer) is not None
+            and timer.due_at <= until
             and self.status is not ProcessStatus.ERROR
         ):  # TIMERS_MAX at most
             if count == TIMERS_MAX:
@@ -630,12 +620,12 @@ class Rehearsal(Generic[State]):
             # The timer of a process in error is what brings it back: nothing else runs before.
             if timer is not None and self.status is not ProcessStatus.ERROR:
                 timer.due_at, timer.attempt = self._now + settlement.delay, task.attempt
-                self._timer = timer
+                self._timers[timer.name] = timer
                 return
             self._now += settlement.delay
 
     def _break_by(self, detail: str, timer: Timer | None = None, *, cancels: bool = True) -> None:
-        """Set the process in error; its timer is held unless it `cancels`.
+        """Set the process in error; its timers are held unless it `cancels`.
 
         `timer` is the one that broke the process.
         """
@@ -643,38 +633,38 @@ class Rehearsal(Generic[State]):
         process.detail = detail
         self._breaking_task, self._breaking_timer = None, timer
         if cancels:
-            self._timer = None
+            self._timers = {}
 
     def _break_from_outside(self, detail: str) -> None:
-        """Set the process in error without a step; `restart` sets its timer again."""
-        suspended = self._timer
+        """Set the process in error without a step; `restart` sets its timers again."""
+        suspended = self._timers
         self._break_by(detail)
-        self._suspended_timer = suspended
+        self._suspended_timers = suspended
 
     def _recover(self) -> None:
         """Set the process running."""
         self._enter(types_pb2.PROCESS_STATUS_RUNNING).detail = ""
-        self._suspended_timer = None
+        self._suspended_timers = {}
 
     def _resume(self, *, with_timer: bool) -> None:
         """Set a broken process running; `with_timer`: a timer that broke it is due now."""
         breaking_timer = self._breaking_timer
         self._recover()
         if breaking_timer is not None and with_timer:
-            self._timer = breaking_timer.again(self._now)
+            self._timers[breaking_timer.name] = breaking_timer.again(self._now)
 
     async def _restart(self) -> None:
-        """Resume a broken process, and run a timer that broke it; set a suspended one again."""
-        breaking_timer, suspended_timer = self._breaking_timer, self._suspended_timer
+        """Resume a broken process, and run a timer that broke it; set suspended ones again."""
+        breaking_timer, suspended_timers = self._breaking_timer, self._suspended_timers
         self._resume(with_timer=True)
-        if breaking_timer is not None and self._timer is not None:
-            await self._run_timer(self._timer)
-        elif suspended_timer is not None:
-            self._timer = suspended_timer.again(self._now)
+        if breaking_timer is not None:
+            await self._run_timer(self._timers[breaking_timer.name])
+        else:
+            self._timers |= {name: it.again(self._now) for name, it in suspended_timers.items()}
 
     def _finish(self, result: bytes = b"") -> None:
-        """Finish the process and cancel its timer."""
-        self._timer, self._result = None, result
+        """Finish the process and cancel its timers."""
+        self._timers, self._result = {}, result
         self._enter(types_pb2.PROCESS_STATUS_FINISHED)
 
     async def _remove(self, *, by_request: bool = False) -> None:
@@ -701,6 +691,7 @@ class Rehearsal(Generic[State]):
                 scheduled_at=instant_to_wire(task.scheduled_at),
                 caller_context=task.context,
                 nodes=[outcome_to_wire(it, self._codec) for it in task.nodes],
+                timer_name=task.timer_name,
             ),
             deadline=instant_to_wire(self._now + self._config.step_timeout),
         )
@@ -737,27 +728,23 @@ class Rehearsal(Generic[State]):
             case "complete":
                 self._finish(response.complete.result)
             case _:
-                self._change_timer(task, response)
+                self._change_timers(task, response)
         self._breaking_timer = None
         task.response = response.response
         starts_nodes = response.HasField("start_nodes")
         await self._record(task, response.start_nodes if starts_nodes else None)
 
-    def _change_timer(self, task: Task, response: pb.ProcessResponse) -> None:
-        match response.WhichOneof("timer"):
-            case "set_timer":
-                message = response.set_timer
-                due_at = (
-                    instant_from_wire(message.at)
-                    if message.HasField("at")
-                    else self._now + duration_from_wire(message.after)
-                )
-                self._timer = Timer(message=message, due_at=due_at, task_id=next(self._task_ids))
-            case "unset_timer":
-                self._timer = None
-            case _:
-                if task.task_type is domain.TaskType.REPAIR and self._breaking_timer is not None:
-                    self._timer = self._breaking_timer.again(self._now)
+    def _change_timers(self, task: Task, response: pb.ProcessResponse) -> None:
+        changes = timer_changes(response)
+        for name, it in changes.items():
+            self._timers.pop(name, None)
+            if it is not None:
+                due, task_id = due_at(it, self._now), next(self._task_ids)
+                self._timers[name] = Timer(name=name, message=it, due_at=due, task_id=task_id)
+        broken = self._breaking_timer if task.task_type is domain.TaskType.REPAIR else None
+        if broken is not None and broken.name not in changes:
+            again = dataclasses.replace(broken.again(self._now), task_id=next(self._task_ids))
+            self._timers[again.name] = again
 
     def _enter(self, status: types_pb2.ProcessStatus.ValueType) -> types_pb2.Process:
         process = self._process
@@ -769,7 +756,8 @@ class Rehearsal(Generic[State]):
         return process
 
     def _clear(self) -> None:
-        self._process = self._timer = self._breaking_timer = self._suspended_timer = None
+        self._process = self._breaking_timer = None
+        self._timers, self._suspended_timers = {}, {}
         self._history, self._result = [], b""
         self._removed_by_request = False
 
@@ -787,6 +775,7 @@ class Rehearsal(Generic[State]):
             response=self._codec.decode(task.response),
             error=error,
             rejected=task.error is not None and task.error.rejected,
+            timer_name=task.timer_name,
         )
         self._steps.append(taken)
         await self._observed(started)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -51,12 +51,14 @@ class _Timer(msgspec.Struct, frozen=True):
     task_id: int
     type: TaskType
     due_at: dt.datetime
+    name: str = ""
 
 
 class _Document(msgspec.Struct, frozen=True):
     process: _Process
     history: list[_Event] = []
     timer: _Timer | None = None
+    later_timers: list[_Timer] = []
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class StoredProcess:
 
     process: types_pb2.Process
     history: list[types_pb2.Event]
-    timer: Timer | _Timer | None
+    timers: Sequence[Timer | _Timer]
 
     @property
     def changed_at(self) -> dt.datetime:
@@ -76,8 +78,9 @@ class StoredProcess:
     @property
     def last_task_id(self) -> int:
         """The highest id of a task in it; 0: it has none."""
-        timer_id = 0 if self.timer is None else self.timer.task_id
-        return max(self.process.corrupted_by, timer_id, *(it.task_id for it in self.history), 0)
+        timer_ids = (it.task_id for it in self.timers)
+        event_ids = (it.task_id for it in self.history)
+        return max(self.process.corrupted_by, *timer_ids, *event_ids, 0)
 
 
 def stored_process(snapshot: Stored, codec: Codec) -> StoredProcess:
@@ -95,7 +98,9 @@ def stored_process(snapshot: Stored, codec: Codec) -> StoredProcess:
     history = [
         _event(event, _bytes(event.payload, event.payload_base64)) for event in document.history
     ]
-    return StoredProcess(process=process, history=history, timer=document.timer)
+    first = () if document.timer is None else (document.timer,)
+    timers = (*first, *document.later_timers)
+    return StoredProcess(process=process, history=history, timers=timers)
 
 
 def upgraded_states(
@@ -133,7 +138,7 @@ def _of_snapshot(snapshot: Snapshot[Any], codec: Codec) -> StoredProcess:
     return StoredProcess(
         process=_process(process, _encoded(process.state, codec), _encoded(process.result, codec)),
         history=[_event(it, _encoded(it.payload, codec)) for it in snapshot.history],
-        timer=snapshot.timer,
+        timers=tuple(snapshot.timers.values()),
     )
 
 

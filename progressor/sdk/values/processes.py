@@ -164,6 +164,7 @@ class Wait:
     gates: tuple[GateWait, ...] = ()
     spent: TimeSpent | None = None
     created_at: dt.datetime | None = None
+    timer_name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,21 +229,26 @@ class NewTimer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """The timer of a process: a timeout or remove task that waits or is blocked by calls."""
+    """A timer of a process: a timeout or remove task that waits, or is blocked.
+
+    BLOCKED: by calls, by an earlier timer, or while the process is in error.
+    """
 
     task_id: int
     type: TaskType
     status: TaskStatus
     due_at: dt.datetime
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Generic[Decoded]):
-    """A process with its history, its timer and the waits of its unfinished tasks.
+    """A process with its history, its timers and the waits of its unfinished tasks.
 
-    ``explanation``: what the process itself waits for, such as a repair. ``next_after``: the
-    `HistoryRange.after` of the next page, if the range has more events than fit into a message.
-    ``job_role``: its role in jobs; None: it has none.
+    ``timer``: the earliest; ``later_timers``: the others, by their instants. ``explanation``: what
+    the process itself waits for, such as a repair. ``next_after``: the `HistoryRange.after` of the
+    next page, if the range has more events than fit into a message. ``job_role``: its role in jobs;
+    None: it has none.
     """
 
     process: Process[Decoded]
@@ -252,6 +258,13 @@ class Snapshot(Generic[Decoded]):
     next_after: int | None
     explanation: str
     job_role: JobRole | None = None
+    later_timers: tuple[Timer, ...] = ()
+
+    @property
+    def timers(self) -> dict[str, Timer]:
+        """All timers by their names, the earliest first."""
+        first = () if self.timer is None else (self.timer,)
+        return {it.name: it for it in (*first, *self.later_timers)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +344,7 @@ class TaskTrace:
     spent: TimeSpent | None = None
     replica_id: int | None = None
     refused_messages: tuple[RefusedMessage, ...] = ()
+    timer_name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

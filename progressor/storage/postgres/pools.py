@@ -97,6 +97,8 @@ _TRANSIENT = (
 _SCHEMA_CLASSES = frozenset({"0A", "28", "3D", "3F", "42"})
 _TOO_LARGE = "54"
 _INTERNAL = "XX000"
+_TOO_MANY_TIMERS = "PT001"
+"""Raised by insert_timers."""
 
 # libpq gives a refused connection no SQLSTATE. A server whose messages are in another language is
 # taken for one that is away.
@@ -183,6 +185,8 @@ def _ours(error: psycopg.Error) -> errors.StorageError:
         return errors.StorageSchemaError(why)
     if isinstance(error, _TRANSIENT) and state[:2] != _TOO_LARGE:
         return errors.StorageUnavailableError(why)
+    if state == _TOO_MANY_TIMERS:
+        return errors.TooManyTimersError(why)
     return errors.StorageRefusedError(why, doubtful=state == _INTERNAL)
 
 

@@ -38,7 +38,7 @@ _TASK = (
     "task_id", "task_type", "status", "due_at", "attempt_count", "lease_replica_id",
     "last_error_code", "last_error_reason", "last_error_message", "last_error_rejected",
     "last_error_metadata", "is_due", "created_at", "lease_leased_at", "lease_expires_at",
-    "held_since", "gated",
+    "held_since", "gated", "timer_name",
 )  # fmt: skip
 _read_task = reader(UnfinishedTask, _TASK, is_json=True)
 
@@ -46,9 +46,9 @@ _read_task = reader(UnfinishedTask, _TASK, is_json=True)
 def task_of(columns: Sequence[Any]) -> UnfinishedTask:
     """Return an unfinished task, as read_processes and read_waits return it.
 
-    Only a gated process's has its constraints' column.
+    Only read_waits returns the columns of constraints and timers.
     """
-    return _read_task(columns if len(columns) == len(_TASK) else [*columns, None])
+    return _read_task(columns if len(columns) == len(_TASK) else [*columns, None, None])
 
 
 class Listings:

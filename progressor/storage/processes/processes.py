@@ -14,7 +14,7 @@ from progressor.domain.processes import reply
 from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NO_HISTORY, Direction, Event, HistoryRange
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
-from progressor.domain.processes.task import TaskError, TaskType
+from progressor.domain.processes.task import TaskError
 from progressor.domain.views import why
 from progressor.domain.views.process import HistoryPage, ProcessView, Timer
 from progressor.domain.views.wait import UnfinishedTask, Wait
@@ -27,7 +27,7 @@ from progressor.storage.postgres.pools import Connection, connection_of
 from progressor.storage.processes.histories import Histories, Traces
 from progressor.storage.processes.listings import Listings, task_of
 from progressor.storage.replicas.status import Watch
-from progressor.storage.rows.documents import history_columns, json_text
+from progressor.storage.rows.documents import json_text, timers_text
 from progressor.storage.rows.effects import (
     FAILED_PRECONDITION,
     Effects,
@@ -83,6 +83,7 @@ class _ProcessRow(NamedTuple):
     event_metadata: list[Any]
     task_ids: list[int]
     job_role: JobRole | None
+    timers: tuple[Timer, ...]
     row: Sequence[Any]
 
     def page(self, wanted: HistoryRange) -> HistoryPage | None:
@@ -191,7 +192,8 @@ class Processes:
         tasks = [task_of(columns) for columns in row.waits or ()]
         return ProcessView(
             process=self._process(row.row, key),
-            timer=row.timer,
+            timer=row.timers[0] if row.timers else row.timer,
+            later_timers=row.timers[1:],
             waits=(await self._whys(key.namespace))(tasks) if tasks else (),
             # The job of a follower may be gone.
             role=None if row.job_role == _NO_ROLE else row.job_role,
@@ -352,11 +354,7 @@ class Retention:
 
 
 def _import_arguments(process: Import) -> dict[str, Any]:
-    timer = process.timer
-    after, limit, backward = history_columns(timer.history_range if timer else None)
-    timer_type = None
-    if timer is not None:
-        timer_type = TaskType.REMOVE if timer.remove else TaskType.TIMEOUT
+    timers = {**({} if process.timer is None else {"": process.timer}), **process.timers}
     history = process.history
     return {
         "status": str(process.status),
@@ -371,17 +369,9 @@ def _import_arguments(process: Import) -> dict[str, Any]:
         "result": process.result,
         "idempotency_key": process.idempotency_key,
         "fingerprint": process.fingerprint() if process.idempotency_key is not None else None,
-        "timer_type": timer_type and str(timer_type),
-        "timer_at": timer and timer.at,
-        "timer_after": timer.after.total_seconds() if timer and timer.after is not None else None,
-        "timer_args": timer and timer.args,
-        "timer_timeout": (
-            timer.step_timeout.total_seconds() if timer and timer.step_timeout else None
+        "timers": (
+            Json(timers_text(timers, process.trace_context), dumps=bytes.decode) if timers else None
         ),
-        "timer_trace": Json(process.trace_context) if timer and process.trace_context else None,
-        "history_after": after,
-        "history_limit": limit,
-        "history_backward": backward,
         "e_payload": [event.payload for event in history],
         "e_format_version": [event.format_version for event in history],
         "e_metadata": [json_text(event.metadata) for event in history],

@@ -64,7 +64,8 @@ SELECT t.task_id, t.task_type,
         FROM progressor.refused_messages r
         WHERE (r.slot, r.namespace, r.process_id, r.task_id)
             = (t.slot, t.namespace, t.process_id, t.task_id)
-    ) AS refused
+    ) AS refused,
+    t.timer_name
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)

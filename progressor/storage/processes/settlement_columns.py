@@ -6,7 +6,7 @@ What no item of a batch has is left out, and given as a null: that costs next to
 import datetime as dt
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
@@ -17,7 +17,6 @@ from progressor.domain.processes.intent import (
     RemoveProcess,
     SetTimer,
     TimerChange,
-    UnsetTimer,
 )
 from progressor.domain.processes.process import Part, ProcessKey
 from progressor.domain.processes.settlement import (
@@ -29,12 +28,14 @@ from progressor.domain.processes.settlement import (
     Settlement,
     messages_of,
 )
-from progressor.domain.processes.task import TaskError, TaskType
+from progressor.domain.processes.task import TaskError
 from progressor.storage.rows.documents import (
     constraints_text,
     history_columns,
     json_text,
     options_text,
+    timer_word,
+    timers_text,
 )
 
 _NO_INTENT = Intent()
@@ -138,13 +139,22 @@ def _error_columns(settlements: Sequence[Settlement]) -> Columns:
 
 
 def _timer_columns(batch: Sequence[_Item], intents: Sequence[Intent]) -> Columns:
+    named = _sparse(
+        timers=[
+            timers_text(intent.timers, entry.trace_context)
+            if intent.timers and not isinstance(intent.action, Complete | RemoveProcess)
+            else None
+            for entry, intent in zip(batch, intents, strict=True)
+        ]
+    )
     changes = [_timer_change(intent) for intent in intents]
     words = [_timer_word(change) for change in changes]
     if not any(words):
-        return {}
+        return named
     timers = [change if isinstance(change, SetTimer) else None for change in changes]
     ranges = [history_columns(timer.history_range if timer else None) for timer in timers]
     return {
+        **named,
         "timer": words,
         **_sparse(
             timer_at=[timer and timer.at for timer in timers],
@@ -172,15 +182,7 @@ def _timer_change(intent: Intent) -> TimerChange:
 
 
 def _timer_word(change: TimerChange) -> str | None:
-    match change:
-        case KeepTimer():
-            return None
-        case SetTimer():
-            return TaskType.REMOVE if change.remove else TaskType.TIMEOUT
-        case UnsetTimer():
-            return "unset"
-        case _:
-            assert_never(change)
+    return None if isinstance(change, KeepTimer) else timer_word(change)
 
 
 def _event_columns(intents: Sequence[Intent]) -> Columns:

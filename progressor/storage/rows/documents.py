@@ -18,6 +18,7 @@ from progressor.domain.jobs.graph import decode_graph, encode_graph
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.intent import SetTimer, UnsetTimer
 from progressor.domain.processes.process import (
     NO_OPTIONS,
     JobOptions,
@@ -83,6 +84,46 @@ def constraints_text(constraints: Constraints | None) -> bytes | None:
     if constraints.hold is not GateHold.TASK:
         column["hold"] = constraints.hold.value
     return _encode(column)
+
+
+def timer_word(change: SetTimer | UnsetTimer) -> str:
+    """Return a change of a timer as ``settle_tasks`` takes it: the task's type, or "unset"."""
+    if isinstance(change, UnsetTimer):
+        return "unset"
+    return TaskType.REMOVE if change.remove else TaskType.TIMEOUT
+
+
+def timers_text(
+    changes: Mapping[str, SetTimer | UnsetTimer], trace_context: Mapping[str, str]
+) -> bytes:
+    """Return changes of timers as JSON for ``read_timer_changes``."""
+    return _encode([_timer_column(name, it, trace_context) for name, it in changes.items()])
+
+
+def _timer_column(
+    name: str, change: SetTimer | UnsetTimer, trace_context: Mapping[str, str]
+) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": timer_word(change)}
+    if isinstance(change, SetTimer):
+        after, limit, backward = history_columns(change.history_range)
+        constraints = constraints_text(change.constraints)
+        found = {
+            "at": change.at,
+            "after": _seconds(change.after),
+            "args": change.args,
+            "trace": trace_context or None,
+            "timeout": _seconds(change.step_timeout),
+            "history_after": after,
+            "history_limit": limit,
+            "history_backward": backward,
+            "constraints": constraints and msgspec.Raw(constraints),
+        }
+        column |= {key: value for key, value in found.items() if value is not None}
+    return column
+
+
+def _seconds(value: dt.timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()
 
 
 def constraints_of(column: Mapping[str, Any]) -> Constraints:

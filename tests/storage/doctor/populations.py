@@ -25,6 +25,8 @@ async def populate(store: Store) -> None:
     await store.run_task(a_request(busy, idempotency_key="k"))
     await store.admit(a_request(busy))
     await store.started(timed, success(SetTimer(after=HOUR)))
+    named = {"a": SetTimer(after=HOUR), "b": SetTimer(after=HOUR)}
+    await store.started(fresh_key(), success(timers=named))
     await store.started(waiting, success(events=1))
     await store.admit(a_request(waiting), run=False)
     await store.broken(fresh_key())

@@ -50,6 +50,10 @@ CALL_OF_A_BROKEN_ONE = f"""
     SELECT slot, namespace, process_id, task_id, 'call', 'waiting', now(), 1
     FROM call"""  # noqa: S608  our words
 VIOLATIONS: Violations = {
+    "timers_have_names_of_their_own": [
+        "UPDATE progressor.tasks SET timer_name = 'a' WHERE timer_name = 'b'",
+        process("has_named_timers = false", "has_named_timers"),
+    ],
     "leases_match_their_tasks": [
         "UPDATE progressor.running SET token = 0",
         "UPDATE progressor.running SET attempt = 7",

@@ -88,7 +88,6 @@ REFUSED = {
     "a call that is blocked": [scheduled(status="'blocked'")],
     "a schedule of what runs": [scheduled(status="'running'")],
     "a timer that is never due": [scheduled(type_="'timeout'", due="NULL")],
-    "two timers of a process": [scheduled(1, "'timeout'"), scheduled(2, "'remove'")],
     "two leases of a process": [RUNNING.format(id=1), RUNNING.format(id=2)],
     "an event before the first": [EVENT.format(id=0)],
     "an event twice": [EVENT.format(id=1), EVENT.format(id=1)],

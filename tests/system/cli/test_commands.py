@@ -309,6 +309,7 @@ def test_put_imports_state_history_and_timer(engine: ScriptedEngine, cli: Cli) -
     ended = cli(
         *("put", "order-1", "--state", '{"a":1}', "--event", "1", "--event", "2"),
         *("--timer-after", "60", "--state-version", "2"),
+        *("--named-timer", "a=1=2", "--named-timer", "b=2026-01-31T12:00:00Z"),
     )
 
     assert ended.code == 0
@@ -317,6 +318,23 @@ def test_put_imports_state_history_and_timer(engine: ScriptedEngine, cli: Cli) -
     assert (request.aux_state, request.state_version) == (b'{"a":1}', 2)
     assert [event.payload for event in request.history] == [b"1", b"2"]
     assert request.timer.after.seconds == 60
+    named = request.named_timers
+    assert (named["a=1"].after.seconds, named["b"].at.seconds) == (2, 1769860800)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("5", "must be NAME=SECONDS or NAME=INSTANT, got '5'"),
+        ("a=soon", "must be an instant such as 2026-01-31T12:00:00Z, got 'soon'"),
+        ("a=-1", "must be from 0 to 3,153,600,000, got -1.0"),
+    ],
+)
+def test_put_refuses_a_timer_that_it_cannot_read(cli: Cli, given: str, told: str) -> None:
+    ended = cli("put", "order-1", f"--named-timer={given}")
+
+    assert ended.code != 0
+    assert f"--named-timer: {told}" in ended.err
 
 
 def test_remove_names_the_process(engine: ScriptedEngine, cli: Cli) -> None:

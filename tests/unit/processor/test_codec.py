@@ -193,6 +193,10 @@ def set_timer(**fields: object) -> processor_service_pb2.ProcessResponse:
     return answer_of(set_timer=timer)
 
 
+def named(*changes: dict[str, Any]) -> processor_service_pb2.ProcessResponse:
+    return answer_of(timers=changes)
+
+
 def with_metadata(value: struct_pb2.Value) -> processor_service_pb2.ProcessResponse:
     return answer_of(metadata=struct(m=value))
 
@@ -214,6 +218,16 @@ def started(*specs: NodeSpec, **fields: Any) -> Succeeded:
 A, B = NodeSpec(name="a"), NodeSpec(name="b")
 LARGEST = b"x" * PAYLOAD_BYTES_MAX
 VALID: dict[str, tuple[processor_service_pb2.ProcessResponse, codec.StepOutcome]] = {
+    "changes of named timers in their order": (
+        named({"name": "b", "set": {"remove": True}}, {"name": "é" * 32, "unset": {}}),
+        Succeeded(
+            Intent(
+                timers={
+                    "b": SetTimer(after=dt.timedelta(0), remove=True), "é" * 32: UnsetTimer(),
+                }
+            )
+        ),
+    ),
     "a timer with all of its fields": (
         set_timer(
             at={"seconds": 1_800_000_000, "nanos": 1_999},
@@ -325,6 +339,19 @@ INVALID: list[tuple[processor_service_pb2.ProcessResponse, str]] = [
     (answer_of(complete={"result": TOO_LARGE}),
      "complete.result: must be at most 100 bytes, got 101"),
     (set_timer(args=TOO_LARGE), "set_timer.args: must be at most 100 bytes, got 101"),
+    (named({"name": "a", "unset": {}}, {"unset": {}}), "timers[1].name: must not be empty"),
+    (named({"name": "é" * 33, "unset": {}}),
+     "timers[0].name: must be at most 64 bytes, got 66"),
+    (named({"name": "a\n", "unset": {}}),
+     "timers[0].name: must not contain the control character U+000A"),
+    (named(*[{"name": "a", "unset": {}}] * 2), "timers[1].name: timer 'a' is listed twice"),
+    (named({"name": "a"}), "timers[0]: must have set or unset"),
+    (named({"name": "a", "set": {"args": TOO_LARGE}}),
+     "timers[0].set.args: must be at most 100 bytes, got 101"),
+    (named(*[{"name": str(number), "set": {}} for number in range(33)]),
+     "timers: a process can have at most 32 timers"),
+    (named(*[{"name": str(number), "unset": {}} for number in range(65)]),
+     "timers: must have at most 64 items, got 65"),
     (answer_of(events=[event_of(), event_of(payload=TOO_LARGE)]),
      "events[1].payload: must be at most 100 bytes, got 101"),
     (answer_of(events=[event_of(occurred_at={"seconds": 1})]), "events[0].occurred_at:"),

@@ -36,6 +36,7 @@ CHECKSUMS = {
     "0021_pre_state_versions.sql": "56a0fb6e368fe211",
     "0022_pre_process_ends.sql": "e74118d7e04d68ed",
     "0023_pre_messages.sql": "b269feeabf254444",
+    "0024_pre_named_timers.sql": "3fdb01aa4118d1b7",
 }
 
 

@@ -1,7 +1,8 @@
 -- Finds what a task with constraints waits for: time, order or process; or gates, if only they can be missing. It
 -- waits for its process behind the first task of the queue there, unless it is older and that has not begun; and
 -- behind an older call of its process that is queued for the same gates: one of a crowd is enough there. An old
--- task (p_is_old) does not wait for its process to be free, only to be next there. A timer yields to everything.
+-- task (p_is_old) does not wait for its process to be free, only to be next there. A timer yields to everything,
+-- another timer that is due included.
 -- On a process in error only the task that broke it runs again.
 -- Locks: none; the caller has locked the process, and the order of the task where it may pass.
 -- Returns: the state in which it waits.
@@ -46,6 +47,9 @@ BEGIN
     IF v_first.task_type NOT IN ('timeout', 'remove')
         AND (v_is_timer OR v_first.task_id < p_task_id
             OR (v_first.attempt > 0 AND v_first.due_at IS NOT NULL)) THEN
+        RETURN 'process';
+    END IF;
+    IF v_is_timer AND v_first.due_at <= p_now THEN
         RETURN 'process';
     END IF;
     IF (v_is_timer OR NOT p_is_old) AND EXISTS (

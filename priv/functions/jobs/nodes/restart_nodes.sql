@@ -1,7 +1,7 @@
 -- Restarts nodes whose followers are in error. An init that broke its follower runs again under its own id, without
 -- another turn in its order, as in run_broken_again; one that was cancelled is replaced by a new init task of the same
--- args. If the init has succeeded, the follower runs on at once, and the timer that broke it, or was cancelled when it
--- was stopped, is set again: for its own instant, or now if that has passed.
+-- args. If the init has succeeded, the follower runs on at once, and the timer that broke it, or those that were
+-- cancelled when it was stopped, are set again: for their own instants, or now if these have passed.
 -- What was held on it waits again; describe_recovered tells of it.
 -- Locks: none of its own; the caller has locked leader and followers, and called halt_processes for these.
 -- Returns: the tasks that are due now, and the constraints that they have yet to be given.
@@ -34,7 +34,9 @@ BEGIN
             i.broken_row,
             i.caller_context, coalesce(b.trace_context, i.trace_context) AS trace_context,
             b.step_timeout, b.history_after, b.history_limit, b.history_backward,
-            b.args AS timer_args, greatest(p_now, b.scheduled_at) AS due_at
+            b.args AS timer_args, greatest(p_now, b.scheduled_at) AS due_at, b.timer_name,
+            row_number() OVER (
+                PARTITION BY o.ordinal ORDER BY greatest(p_now, b.scheduled_at), b.task_id) AS place
         FROM unnest(p_ordinal) AS o (ordinal)
         CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n
         JOIN LATERAL find_process(n.follower_slot, n.follower_namespace, n.follower_id) p
@@ -49,8 +51,9 @@ BEGIN
             OFFSET 0
         ) i
         LEFT JOIN LATERAL (
-            SELECT t.task_type, t.constraints, t.trace_context, t.step_timeout, t.history_after,
-                t.history_limit, t.history_backward, t.args, t.scheduled_at
+            SELECT DISTINCT ON (t.timer_name) t.task_id, t.task_type, t.constraints, t.trace_context,
+                t.step_timeout, t.history_after, t.history_limit, t.history_backward, t.args,
+                t.scheduled_at, t.timer_name
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id)
                     = (n.follower_slot, n.follower_namespace, n.follower_id)
@@ -60,8 +63,7 @@ BEGIN
                     -- By halt_processes, at one instant with the process.
                     ELSE t.status = 'cancelled' AND t.finished_at = p.status_changed_at
                 END
-            ORDER BY t.slot DESC, t.namespace DESC, t.process_id DESC, t.task_id DESC
-            LIMIT 1
+            ORDER BY t.timer_name, t.task_id DESC
         ) b ON i.status = 'finished'
     ),
     moved AS (
@@ -89,12 +91,12 @@ BEGIN
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
             step_timeout, history_after, history_limit, history_backward, args, caller_context,
-            trace_context
+            trace_context, timer_name
         )
         SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type, 'waiting', p_now, a.due_at,
             a.step_timeout, a.history_after, a.history_limit, a.history_backward,
             CASE WHEN a.task_type = 'init' THEN a.args ELSE a.timer_args END,
-            CASE WHEN a.task_type = 'init' THEN a.caller_context END, a.trace_context
+            CASE WHEN a.task_type = 'init' THEN a.caller_context END, a.trace_context, a.timer_name
         FROM again a
         WHERE a.task_id IS NOT NULL AND a.broken_row IS NULL
     ),
@@ -109,7 +111,8 @@ BEGIN
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
         )
-        SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type, 'waiting', a.due_at,
+        SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type,
+            CASE WHEN a.place = 1 THEN 'waiting' ELSE 'blocked' END::task_status, a.due_at,
             p_replica_id
         FROM again a
         WHERE a.task_id IS NOT NULL

@@ -147,7 +147,7 @@ WHERE p.detail IS NOT NULL
 
 -- name: waiting_tasks_are_due_in_order
 -- says: of what waits on a process the first in the queue is due, unless one is leased, and nothing else is
--- On a process without a running step, only the first waiting task is due: calls by id, then the timer.
+-- On a process without a running step, only the first waiting task is due: calls by id, then the earliest timer.
 -- The transaction that removes the first task also makes the next one due, or continues with it. An init
 -- task that is held back by its constraints comes before all others, outside the queue.
 SELECT s.namespace, s.process_id,
@@ -168,10 +168,36 @@ FROM (
         AND g.state <> 'available'
     WINDOW queue AS (
         PARTITION BY s.slot, s.namespace, s.process_id
-        ORDER BY s.task_type IN ('timeout', 'remove'), s.task_id
+        ORDER BY s.task_type IN ('timeout', 'remove'),
+            CASE WHEN s.task_type IN ('timeout', 'remove') THEN s.due_at END, s.task_id
     )
 ) s
 WHERE (NOT s.is_busy AND s.place = 1) <> (s.status = 'waiting' AND s.due_at IS NOT NULL)
+
+-- name: timers_have_names_of_their_own
+-- says: a process has one timer of each name, and is known to have used names
+-- Timers in the schedule, held, or with constraints. insert_timers sets the flag, and settle_timers and settle_tasks
+-- cancel the timer that a step replaces.
+SELECT k.namespace, k.process_id,
+    concat(count(*), ' timers named "', t.timer_name, '": ', string_agg(k.task_id::text, ', ')) AS detail
+FROM (
+    SELECT slot, namespace, process_id, task_id
+    FROM progressor.schedule
+    WHERE task_type IN ('timeout', 'remove')
+    UNION
+    SELECT slot, namespace, process_id, task_id
+    FROM progressor.held
+    WHERE task_type IN ('timeout', 'remove')
+    UNION
+    SELECT slot, namespace, process_id, task_id
+    FROM progressor.gated
+    WHERE task_type IN ('timeout', 'remove')
+) k
+JOIN progressor.processes p USING (slot, namespace, process_id)
+JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
+WHERE t.status NOT IN ('running', 'finished', 'error', 'cancelled')
+GROUP BY k.slot, k.namespace, k.process_id, t.timer_name, p.has_named_timers
+HAVING count(*) > 1 OR (t.timer_name IS NOT NULL AND NOT p.has_named_timers)
 
 -- name: ids_are_below_their_sequences
 -- says: no task and no lease has a number that the sequences have yet to give

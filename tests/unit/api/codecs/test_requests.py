@@ -204,6 +204,11 @@ PUTS: list[tuple[dict[str, Any], str]] = [
      " ".join(f"history[{it}].payload" for it in range(shapes.VIOLATIONS_MAX))),
     ({"timer": types.SetTimer(args=b"x" * 1001)}, "timer.args"),
     ({"timer": types.SetTimer(constraints=types.Constraints())}, "timer.constraints"),
+    ({"status": 4, "named_timers": {"a": types.SetTimer()}}, "named_timers['a']"),
+    ({"named_timers": {"": types.SetTimer()}}, "named_timers['']"),
+    ({"named_timers": {"a": types.SetTimer(args=b"x" * 1001)}}, "named_timers['a'].args"),
+    ({"timer": types.SetTimer(), "named_timers": {str(it): types.SetTimer() for it in range(32)}},
+     "named_timers"),
     ({"idempotency_key": "\0"}, "idempotency_key"),
     ({"metadata": {"a": "\0"}}, "metadata.a"),
 ]  # fmt: skip

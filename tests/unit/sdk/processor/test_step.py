@@ -49,6 +49,7 @@ def asked(
     args: bytes = b"",
     state: bytes = b"",
     process_id: str = "p",
+    timer_name: str = "",
 ) -> pb.ProcessRequest:
     """Return a request of the engine; every default is valid."""
     request = pb.ProcessRequest(
@@ -59,7 +60,9 @@ def asked(
             aux_state=state,
             last_event_id=1,
         ),
-        task=pb.ProcessorTask(task_id=7, type=task_type, args=args, attempt=2, token=9),
+        task=pb.ProcessorTask(
+            task_id=7, type=task_type, args=args, attempt=2, token=9, timer_name=timer_name
+        ),
     )
     request.process.metadata.update({"region": "eu"})
     request.task.caller_context["user"] = "ann"
@@ -152,6 +155,15 @@ def _last_timer_stands(step: Step[Any]) -> None:
     step.unset_timer()
 
 
+def _last_change_of_each_timer_stands(step: Step[Any]) -> None:
+    step.set_timer("a", after=1)
+    step.set_timer("b", args="b")
+    step.unset_timer("c")
+    step.set_timer()
+    step.set_timer("a", at=NOON)
+    step.unset_timer("b")
+
+
 def _last_action_stands(step: Step[Any]) -> None:
     step.remove()
     step.complete()
@@ -172,6 +184,17 @@ ACTIONS: list[tuple[Callable[[Step[Any]], None], pb.ProcessResponse]] = [
     (lambda step: step.complete(), pb.ProcessResponse(complete=pb.Complete())),
     (_last_timer_stands, pb.ProcessResponse(unset_timer=pb.UnsetTimer())),
     (_last_action_stands, pb.ProcessResponse(complete=pb.Complete())),
+    (
+        _last_change_of_each_timer_stands,
+        pb.ProcessResponse(
+            set_timer=types.SetTimer(),
+            timers=[
+                pb.TimerChange(name="c", unset=pb.UnsetTimer()),
+                pb.TimerChange(name="a", set=types.SetTimer(at=AT_NOON)),
+                pb.TimerChange(name="b", unset=pb.UnsetTimer()),
+            ],
+        ),
+    ),
 ]
 
 
@@ -266,9 +289,55 @@ async def test_each_task_type_has_its_handler(name: str) -> None:
 def test_a_second_handler_of_a_type_is_refused() -> None:
     processor = Processor("orders")
     processor.init(lambda _step: None)
+    processor.timeout("a")(lambda _step: None)
 
     with pytest.raises(ValueError, match="already has a handler for init tasks"):
         processor.init(lambda _step: None)
+    with pytest.raises(ValueError, match="already has a handler for timer 'a'"):
+        processor.timeout("a")(lambda _step: None)
+
+
+async def test_a_timer_runs_its_own_handler_or_that_of_all_others() -> None:
+    processor = Processor("orders")
+
+    @processor.timeout("a")
+    async def a(step: Step[Any]) -> str:
+        return f"a: {step.timer_name}"
+
+    assert (processor.task_types, a.__name__) == (("timeout",), "a")
+    number = types.TaskType.TASK_TYPE_TIMEOUT
+    missing = await answer(processor, asked(number, timer_name="b"))
+    assert missing.failure.message.endswith('or @processor.timeout("b") for this timer')
+
+    processor.timeout(lambda step: f"other: {step.timer_name}")
+
+    responses = [await answer(processor, asked(number, timer_name=it)) for it in ("a", "b", "")]
+    assert [it.response for it in responses] == [b'"a: a"', b'"other: b"', b'"other: "']
+
+
+@pytest.mark.parametrize("name", ["x" * 65, "a\0", "é" * 33])
+async def test_a_bad_name_of_a_timer_is_refused_where_it_is_used(name: str) -> None:
+    with pytest.raises(ValueError, match="the name of a timer must"):
+        Processor("orders").timeout(name)
+
+    async def use(step: Step[Any]) -> None:
+        for change in (step.set_timer, step.unset_timer):
+            with pytest.raises(ValueError, match="the name of a timer must"):
+                change(name)
+
+    assert await answer(use, asked()) == pb.ProcessResponse()
+
+
+async def test_a_step_sets_no_more_timers_than_a_process_can_have() -> None:
+    async def use(step: Step[Any]) -> None:
+        for number in range(32):
+            step.set_timer(str(number))
+        with pytest.raises(ValueError, match="at most 32 timers"):
+            step.set_timer("one more")
+        step.unset_timer("0")
+        step.set_timer("one more")
+
+    assert len((await answer(use, asked())).timers) == 33
 
 
 class Blocking:

@@ -170,6 +170,43 @@ async def test_a_timer_that_is_tried_again_stays_a_timer() -> None:
     assert process.steps[-1].attempt_count == 2
 
 
+def _with_timers(step: Step[Any]) -> None:
+    for hours, name in enumerate(("a", "b", "c"), 1):
+        step.set_timer(name, after=hours * 3600, args=name)
+
+
+async def test_timers_run_by_their_instants_or_up_to_the_one_of_a_name() -> None:
+    process = Rehearsal(processor_of(init=_with_timers, timeout=lambda step: step.timer_name))
+    await process.start()
+    assert list(process.timers) == ["a", "b", "c"]
+    assert process.timer == process.timers["a"]
+
+    await process.run_timer("b")
+    assert [it.timer_name for it in process.steps] == ["", "a", "b"]
+    assert process.now == STARTS_AT + dt.timedelta(hours=2)
+    assert await process.advance(3600) == 1
+
+    assert [it.response for it in process.steps] == [None, "a", "b", "c"]
+    with pytest.raises(ValueError, match="has no timer 'c' to run"):
+        await process.run_timer("c")
+
+
+async def test_timers_are_held_while_the_process_is_in_error() -> None:
+    def stumble(step: Step[Any]) -> None:
+        if step.timer_name == "a" and step.status != "error":
+            raise Fail("a")
+
+    process = Rehearsal(processor_of(init=_with_timers, timeout=stumble, repair=nothing))
+    await process.start()
+    await process.advance(2 * 3600)
+    assert (process.status, list(process.timers)) == (ProcessStatus.ERROR, ["b", "c"])
+
+    await process.retry()
+
+    assert (process.status, list(process.timers)) == (ProcessStatus.RUNNING, ["b", "c"])
+    assert await process.advance() == 1
+
+
 async def test_a_timer_may_remove_the_process() -> None:
     process = Rehearsal(processor_of(init=lambda step: step.set_timer(after=3, remove=True)))
     await process.start()
