@@ -154,6 +154,33 @@ async def test_a_newer_state_waits_for_the_newer_processor_and_the_older_handler
     assert 1 < task.attempt_count <= ATTEMPTS_MAX
 
 
+async def test_while_both_versions_run_every_call_is_applied_once_and_nothing_breaks(
+    replica: Replica,
+) -> None:
+    policy = dataclasses.replace(NOW_AND_THEN, attempts_max=50)
+    ids, calls = [f"p-{number}" for number in range(20)], 10
+    async with (
+        first().running("127.0.0.1:0") as old,
+        second().running("127.0.0.1:0") as new,
+        replica.namespace(
+            "both-versions", old, processor_targets=(old, new), retry_policy=policy
+        ) as client,
+    ):
+        async with asyncio.TaskGroup() as group:
+            for process_id in ids:
+                group.create_task(client.start(process_id, "tea"))
+        async with asyncio.TaskGroup() as group:
+            for process_id in ids * calls:
+                group.create_task(client.call(process_id, "tea"))
+        snapshots = [await client.get(it) for it in ids]
+
+    for process in (it.process for it in snapshots):
+        assert second().upgraded(process.state, process.state_version) == Counts({"tea": calls + 1})
+    # The newer version has saved some, so that the older one refused steps.
+    assert 2 in {it.process.state_version for it in snapshots}
+    assert {it.process.status for it in snapshots} == {ProcessStatus.RUNNING}
+
+
 @pytest.mark.parametrize(
     ("bad", "reason", "attempts"),
     [
