@@ -58,6 +58,7 @@ _CANCELLED = "JOB_CANCELLED"
 _FAILED_CODE = 9
 _ABORTED_CODE = 10
 _REMOVED = TaskError(code=_FAILED_CODE, reason="PROCESS_REMOVED", message="its process was removed")
+_TERMINATED = TaskError(code=_FAILED_CODE, reason="PROCESS_TERMINATED", message="")
 _NAMED_MAX = 5
 _ACTIVE = frozenset({ProcessStatus.INIT, ProcessStatus.RUNNING})
 _RESUMED = frozenset({ProcessStatus.RUNNING, ProcessStatus.FINISHED})
@@ -448,7 +449,7 @@ class JobRehearsal:
             return
         self._stop(JobState.CANCELLED, cause)
         if self._leader is not None:
-            self._leader._finish()
+            self._leader._finish(detail=f"{_CANCELLED}: {cause or 'the job was cancelled'}")
 
     async def expire(self) -> None:
         """Let the deadline pass: the job fails with DEADLINE_EXCEEDED, and its nodes are cancelled.
@@ -522,7 +523,7 @@ class JobRehearsal:
     def _update_from_leader(self, started: nodes_pb2.StartNodes | None) -> bool:
         """Update the job from its leader; return whether it can continue."""
         assert self._leader is not None, "the job has no leader of its own"
-        if self._state not in _OPEN:
+        if self._state not in _OPEN or self._ends_with(self._leader):
             return False
         if started is not None:
             self._add(started)
@@ -542,6 +543,13 @@ class JobRehearsal:
             case _:
                 return started is not None
         return False
+
+    def _ends_with(self, leader: Rehearsal[Any]) -> bool:
+        """End the job if its leader was terminated; one that has failed cannot be retried then."""
+        if leader.status is not ProcessStatus.FINISHED or not leader.detail:
+            return False
+        self._stop(JobState.CANCELLED, leader.detail)
+        return True
 
     async def _end(
         self, name: str, state: NodeState, *, result: bytes = b"", error: TaskError | None = None
@@ -619,6 +627,8 @@ class JobRehearsal:
             self._graph.end(name, NodeState.FAILED, error=_REMOVED)
         elif status is ProcessStatus.RUNNING:
             node.has_settled = True
+        elif status is ProcessStatus.FINISHED and follower.detail:
+            self._end_terminated(name)
         elif status is ProcessStatus.FINISHED:
             result = self._codec.encode(follower.result)
             self._graph.end(name, NodeState.DONE, result=result)
@@ -629,6 +639,10 @@ class JobRehearsal:
         else:
             self._graph.end(name, NodeState.FAILED, error=error)
         return True
+
+    def _end_terminated(self, name: str) -> None:
+        error = dataclasses.replace(_TERMINATED, message=self._followers[name].detail)
+        self._graph.end(name, NodeState.FAILED, error=error)
 
     def _reopen(self, name: str) -> bool:
         """Set a broken node running again, unless the job is done or cancelled."""
@@ -654,6 +668,11 @@ class JobRehearsal:
         """Return whether the process of a broken node is resumed, not started again."""
         follower = self._followers.get(name)
         if follower is None:
+            return False
+        if follower.status is ProcessStatus.FINISHED:
+            # It was terminated, and fails its node again.
+            self._graph[name].reset(NodeState.RUNNING)
+            self._end_terminated(name)
             return False
         has_begun = any(it.type is TaskType.INIT and it.error is None for it in follower.steps)
         if not has_begun or follower.status is ProcessStatus.UNSPECIFIED:

@@ -235,7 +235,7 @@ class Rehearsal(Generic[State]):
 
     @property
     def detail(self) -> str:
-        """Why the process is in error; "" otherwise."""
+        """Why the process is in error, or was terminated; "" otherwise."""
         return "" if self._process is None else self._process.detail
 
     @property
@@ -435,6 +435,22 @@ class Rehearsal(Generic[State]):
         """
         self._expect_running()
         await self._ask(domain.TaskType.JOIN, None, None, nodes=nodes)
+
+    async def terminate(self, reason: str) -> None:
+        """Finish the process without a result, in any status; `detail` is the reason.
+
+        Raises:
+            ValueError: The reason is empty.
+            ProcessFinishedError, ProcessNotFoundError: It has ended already.
+        """
+        if not reason.strip():
+            message = "a process must be terminated for a reason, got an empty one"
+            raise ValueError(message)
+        self._expect_process()
+        if self.status is ProcessStatus.FINISHED:
+            raise errors.ProcessFinishedError(self._process_id)
+        self._finish(detail=reason)
+        await self._observed(None)
 
     async def remove(self) -> None:
         """Remove the process; `steps` are kept.
@@ -662,10 +678,12 @@ class Rehearsal(Generic[State]):
         else:
             self._timers |= {name: it.again(self._now) for name, it in suspended_timers.items()}
 
-    def _finish(self, result: bytes = b"") -> None:
-        """Finish the process and cancel its timers."""
+    def _finish(self, result: bytes = b"", *, detail: str = "") -> None:
+        """Finish the process and cancel its timers; `detail`: why, if not by a step."""
         self._timers, self._result = {}, result
-        self._enter(types_pb2.PROCESS_STATUS_FINISHED)
+        process = self._enter(types_pb2.PROCESS_STATUS_FINISHED)
+        process.detail = detail
+        process.ClearField("corrupted_by")
 
     async def _remove(self, *, by_request: bool = False) -> None:
         """Remove the process, its history and its timer."""

@@ -20,6 +20,7 @@ from progressor.domain.processes.event import Direction, Event, HistoryRange
 from progressor.domain.processes.intent import Outcome
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.reply import ProcessEnd
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskResult
 from progressor.domain.views.process import HistoryPage
 from progressor.storage.postgres.pools import Connection, Pool
@@ -205,6 +206,8 @@ class MemoryResults:
         self.fetches: list[tuple[int, ...]] = []
         self.notified: list[Mapping[int, list[int]]] = []
         self.awaited: TaskResult | int = 7
+        self.ends: dict[ProcessKey, ProcessEnd | None] = {}
+        self.revoked: list[Mapping[int, list[int]]] = []
         self.outage = Outage()
         self.replies_deleted: list[dt.timedelta] = []
 
@@ -216,6 +219,14 @@ class MemoryResults:
     async def notify(self, ended: Mapping[int, list[int]]) -> None:
         self.outage.strike()
         self.notified.append(ended)
+
+    async def revoke(self, tokens: Mapping[int, list[int]]) -> None:
+        self.outage.strike()
+        self.revoked.append(tokens)
+
+    async def read_ends(self, keys: Sequence[ProcessKey]) -> list[ProcessEnd | None]:
+        self.outage.strike()
+        return [self.ends[key] for key in keys]
 
     async def await_task(self, _key: ProcessKey, _task: int | str) -> TaskResult | int:
         self.outage.strike()
@@ -233,8 +244,11 @@ class MemoryListener:
         self.connections = 0
         self._heard: asyncio.Queue[Word | BaseException] = asyncio.Queue()
 
+    def hear(self, word: Word) -> None:
+        self._heard.put_nowait(word)
+
     def notify(self, *task_ids: int) -> None:
-        self._heard.put_nowait(Word(task_ids=task_ids))
+        self.hear(Word(task_ids=task_ids))
 
     def call(self) -> None:
         self._heard.put_nowait(Word(work_is_due=True))

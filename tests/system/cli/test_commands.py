@@ -342,6 +342,22 @@ def test_remove_names_the_process(engine: ScriptedEngine, cli: Cli) -> None:
     assert engine.requests[0].process_id == "order-1"
 
 
+def test_terminate_and_result_print_the_reason_and_the_result(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    engine.answers["AwaitProcess"] = process_service_pb2.AwaitProcessResponse(result=b'{"total":3}')
+
+    ended = [cli("terminate", "p", "--reason", "no\nmore", *json) for json in ((), ("--json",))]
+    found = [cli("result", "p", "--until-finished", *json) for json in ((), ("--json",))]
+
+    assert [ended[0].out, found[0].out] == ["terminated p: no more\n", '{"total":3}\n']
+    assert [ended[1].document, found[1].document] == [
+        {"terminated": "p", "reason": "no\nmore"}, {"result": {"total": 3}},
+    ]  # fmt: skip
+    terminated, awaited = engine.requests[::2]
+    assert (terminated.reason, awaited.until_finished) == ("no\nmore", True)
+
+
 @pytest.fixture
 def two(engine: ScriptedEngine) -> None:
     """Have the engine tell of a replica that is busy, and of a dead one of another release."""

@@ -583,6 +583,32 @@ async def test_a_job_within_a_job_without_an_end_is_stopped(
         await job.run("a")
 
 
+async def test_a_terminated_follower_fails_its_node_also_after_a_retry() -> None:
+    job = JobRehearsal(chain("a", "b"), processors=[processor_of(init=lambda _: None)])
+    follower = await job.process("a")
+
+    await follower.terminate("why")
+
+    for _ in range(2):
+        assert (job.state, list(job.states.values())) == (
+            JobState.FAILED, [NodeState.FAILED, NodeState.SKIPPED],
+        )  # fmt: skip
+        error = job.outcomes["a"].error
+        assert error is not None
+        assert (error.reason, error.message) == ("PROCESS_TERMINATED", "why")
+        await job.retry()
+
+
+async def test_a_terminated_leader_cancels_its_job_and_fails_its_node() -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+
+    await inner.leader.terminate("why")
+
+    assert (inner.state, inner.counts.cancelled, inner.detail) == (JobState.CANCELLED, 2, "why")
+    assert job.states["a"] is NodeState.FAILED
+
+
 async def test_a_retry_begins_a_leader_anew_whose_process_was_removed() -> None:
     job = outer_job()
     removed = await job.inner("a")

@@ -239,6 +239,27 @@ async def test_a_step_may_remove_the_process_and_still_answer() -> None:
     assert process.status is ProcessStatus.UNSPECIFIED
 
 
+async def test_a_process_is_terminated_in_any_status_for_a_reason() -> None:
+    def fail(_: Step[Any]) -> None:
+        raise Fail("no such field")
+
+    process = Rehearsal(processor_of(init=lambda step: step.set_timer(after=3), call=fail))
+    await process.start()
+    with pytest.raises(errors.ProcessFailedError):
+        await process.call()
+    with pytest.raises(ValueError, match="reason"):
+        await process.terminate(" ")
+
+    await process.terminate("the customer is gone")
+
+    assert (process.status, process.detail, process.timer, process.result) == (
+        ProcessStatus.FINISHED, "the customer is gone", None, None,
+    )  # fmt: skip
+    for refused in (process.call, process.retry, lambda: process.terminate("again")):
+        with pytest.raises(errors.ProcessFinishedError):
+            await refused()
+
+
 async def test_timers_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("progressor.sdk.testing.rehearsal.TIMERS_MAX", 5)
 
