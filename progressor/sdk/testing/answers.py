@@ -1,12 +1,13 @@
-"""Reads what a processor answers, and selects the history that goes with a task."""
+"""Reads what a processor answers, and the history: what is recorded, what goes with a task."""
 
+import datetime as dt
 from collections.abc import Sequence
 
 import grpc
 
 from progressor.domain.processes import task as domain
 from progressor.domain.processes.intent import Failed, Rejected
-from progressor.sdk.codec.wire import duration_from_wire
+from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2
@@ -63,3 +64,19 @@ def in_range(
     else:
         found = [it for it in history if it.event_id > after]
     return found[: requested.limit] if requested.HasField("limit") else found
+
+
+def recorded(
+    event: types_pb2.NewEvent, event_id: int, *, task_id: int, at: dt.datetime
+) -> types_pb2.Event:
+    """Return an event as it stands in the history."""
+    found = types_pb2.Event(
+        event_id=event_id,
+        payload=event.payload,
+        format_version=event.format_version,
+        task_id=task_id,
+        occurred_at=instant_to_wire(at),
+    )
+    if event.HasField("metadata"):
+        found.metadata.CopyFrom(event.metadata)
+    return found

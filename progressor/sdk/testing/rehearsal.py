@@ -32,7 +32,7 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
-from progressor.sdk.testing.answers import in_range, refusal_of
+from progressor.sdk.testing.answers import in_range, recorded, refusal_of
 from progressor.sdk.testing.snapshots import Stored, stored_process
 from progressor.sdk.testing.timers import DueTimer, Timer, Timers, due_at, in_order, timer_changes
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
@@ -681,9 +681,7 @@ class Rehearsal(Generic[State]):
     def _finish(self, result: bytes = b"", *, detail: str = "") -> None:
         """Finish the process and cancel its timers; `detail`: why, if not by a step."""
         self._timers, self._result = {}, result
-        process = self._enter(types_pb2.PROCESS_STATUS_FINISHED)
-        process.detail = detail
-        process.ClearField("corrupted_by")
+        self._enter(types_pb2.PROCESS_STATUS_FINISHED).detail = detail
 
     async def _remove(self, *, by_request: bool = False) -> None:
         """Remove the process, its history and its timer."""
@@ -721,16 +719,8 @@ class Rehearsal(Generic[State]):
     ) -> None:
         for event in response.events:
             process.last_event_id += 1
-            recorded = types_pb2.Event(
-                event_id=process.last_event_id,
-                payload=event.payload,
-                format_version=event.format_version,
-                task_id=task.task_id,
-                occurred_at=instant_to_wire(self._now),
-            )
-            if event.HasField("metadata"):
-                recorded.metadata.CopyFrom(event.metadata)
-            self._history.append(recorded)
+            event_id = process.last_event_id
+            self._history.append(recorded(event, event_id, task_id=task.task_id, at=self._now))
         if response.HasField("aux_state"):
             process.aux_state = response.aux_state
             process.state_version = response.state_version
