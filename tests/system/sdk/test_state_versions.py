@@ -12,7 +12,9 @@ import pytest
 import pytest_asyncio
 
 from progressor import errors
-from progressor.sdk import Client, Processor, ProcessStatus, Step, TaskType, running
+from progressor.cli.output import render
+from progressor.sdk import BYTES, Client, Processor, ProcessStatus, Step, TaskType, running
+from progressor.sdk.testing import Rehearsal
 from progressor.v1 import processor_service_pb2 as pb
 from tests.support.engine.replica import NOW_AND_THEN, Replica
 
@@ -121,6 +123,20 @@ async def test_an_old_state_is_upgraded_when_it_is_read_and_stored_with_the_next
     assert saved.response == {"counts": {"tea": 2}}
     assert await stored(client, "p") == (saved.response, 2)
     assert [it.state_version async for it in client.list()] == [2]
+
+
+async def test_what_get_prints_of_a_process_can_be_rehearsed_with_newer_code(
+    client: Client, replica: Replica
+) -> None:
+    await client.start("p", "tea")
+    async with Client(replica.address, namespace=client.namespace, codec=BYTES) as bare:
+        printed = render(await bare.get("p"))
+
+    process = Rehearsal.from_snapshot(second(), printed)
+
+    assert process.state == Counts({"tea": 1})
+    assert process.timer is not None
+    assert (await process.call("tea")).response == {"counts": {"tea": 2}}
 
 
 async def test_an_imported_state_has_the_version_that_was_put(
