@@ -280,6 +280,17 @@ class TaskHasEndedError(StateError):
         super().__init__(f"task {task_id} of process {process_id!r} has ended")
 
 
+class LeaseLostError(StateError):
+    """The step was given up, and its task may be running again: it can change nothing any more."""
+
+    reason = "LEASE_LOST"
+
+    def __init__(self, process_id: str = "", task_id: int | None = None) -> None:
+        self.process_id, self.task_id = process_id, task_id
+        of = "" if task_id is None else f" of task {task_id} of process {process_id!r}"
+        super().__init__(f"the lease of the step{of} is lost")
+
+
 class GateInUseError(StateError):
     """The gate is held, or tasks name it: it cannot be deleted."""
 

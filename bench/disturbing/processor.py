@@ -43,8 +43,10 @@ class DisturbedProcessor:
         self._seconds = 0.0
         self._asked_at: dict[str, list[float]] = collections.defaultdict(list)
 
-    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        del threads
+    async def answer(
+        self, request: pb.ProcessRequest, threads: Executor, link: object = None
+    ) -> pb.ProcessResponse:
+        del threads, link
         args = request.task.args
         if args.startswith(HOLD):
             self._asked_at[request.process.process_id].append(time.monotonic())

@@ -51,8 +51,10 @@ class _Processor:
             "t": self._set_timer,
         }
 
-    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        del threads
+    async def answer(
+        self, request: pb.ProcessRequest, threads: Executor, link: object = None
+    ) -> pb.ProcessResponse:
+        del threads, link
         if request.task.type == types_pb2.TASK_TYPE_JOIN:
             return self._end_node(request)
         letter = plans.letter_of(request.task.args)

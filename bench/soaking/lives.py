@@ -69,9 +69,9 @@ class FinishingProcessor:
     name = "bench.soaking"
 
     async def answer(
-        self, request: answers.ProcessRequest, threads: Executor
+        self, request: answers.ProcessRequest, threads: Executor, link: object = None
     ) -> answers.ProcessResponse:
-        del threads
+        del threads, link
         task = request.task
         response = answers.ProcessResponse(events=_EVENTS, response=_RESPONSE)
         if task.type == types_pb2.TASK_TYPE_INIT:

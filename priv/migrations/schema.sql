@@ -242,6 +242,21 @@ CREATE TABLE progressor.jobs (
     autovacuum_vacuum_cost_delay=0
 );
 
+CREATE TABLE progressor.memos (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    key text NOT NULL,
+    value bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT memos_pkey PRIMARY KEY (slot, namespace, process_id, task_id, key),
+    CONSTRAINT memos_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 256)))
+) WITH (
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000
+);
+
 CREATE TABLE progressor.messages (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -415,6 +430,7 @@ CREATE TABLE progressor.running (
     replica_id bigint NOT NULL,
     leased_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
+    has_memos boolean,
     CONSTRAINT running_pkey PRIMARY KEY (slot, namespace, process_id)
 ) WITH (
     fillfactor=50,
@@ -570,6 +586,7 @@ CREATE TABLE progressor.tasks (
     replica_id bigint,
     is_acknowledged boolean NOT NULL DEFAULT false,
     timer_name text,
+    has_memos boolean,
     CONSTRAINT tasks_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
     CONSTRAINT blocked_only_in_schedule CHECK ((status <> 'blocked'::progressor.task_status)),
     CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),

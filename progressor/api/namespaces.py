@@ -27,6 +27,7 @@ TARGETS_MAX = 32
 WORKERS_MAX = 100_000
 HISTORY_LAST_MAX = 100_000
 PATIENCE_MAX = dt.timedelta(days=30)
+EXTENDED_MAX = dt.timedelta(days=7)
 
 _COUNT_MAX = 2**31 - 1
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
@@ -114,6 +115,9 @@ NAMESPACE = Shape(
     payload_bytes_max=between(1, PAYLOAD_BYTES_CEILING),
     waiting_callers_max=between(1, _COUNT_MAX),
     unreachable_patience=between(wire.STEP_TIMEOUT_MIN, PATIENCE_MAX),
+    step_timeout_max=Field(
+        check=between(wire.STEP_TIMEOUT_MIN, EXTENDED_MAX), zero_is_default=True
+    ),
 )
 
 

@@ -275,7 +275,9 @@ class Engine:
         heartbeat.drain()
         group.create_task(wiring.stop_scanning(), name="stop scanning")
         deadline = self._config.server.drain_timeout
-        draining = group.create_task(self._server.drain(deadline), name="drain server")
+        draining = group.create_task(
+            self._server.drain(deadline, steps_done=wiring.slots.idle), name="drain server"
+        )
         try:
             async with asyncio.timeout(deadline.total_seconds()):
                 await wiring.slots.idle()

@@ -9,10 +9,12 @@ import dataclasses
 
 from progressor import errors
 from progressor.api.calls.servicer import Backend
+from progressor.api.calls.status import packed_status
 from progressor.clock import SystemClock
 from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, ReplicaLoad
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
+from progressor.processor.step_calls import StepCalls
 from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
 from progressor.runtime.core.context import JITTER, Context
 from progressor.runtime.core.leases import Leases
@@ -28,6 +30,7 @@ from progressor.runtime.requests import Requests
 from progressor.runtime.schedules import ScheduleRuns, ScheduleScan
 from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
+from progressor.runtime.step.running_steps import RunningSteps
 from progressor.runtime.step.step import Steps
 from progressor.runtime.upkeep.scans import (
     QUEUES_INTERVAL,
@@ -52,6 +55,7 @@ from progressor.storage.processes.messages import Messages
 from progressor.storage.processes.processes import Processes, Retention
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
+from progressor.storage.processes.step_writes import StepWrites
 from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
@@ -118,6 +122,10 @@ class Wiring:
             self._worker, settings=config.commit, commit=commit,
             step_grace=config.replica.step_grace, metrics=self.context.metrics,
         )  # fmt: skip
+        self._step_writes = StepWrites(
+            self._worker, settings=config.commit, commit=commit,
+            step_grace=config.replica.step_grace,
+        )  # fmt: skip
         self._claims = Claims(self._front, step_grace=config.replica.step_grace)
         self._results = Results(self._front)
         self._schedules = Schedules(self._front)
@@ -131,7 +139,10 @@ class Wiring:
             leases=self.leases,
             context=context,
         )
-        self._channels = Channels()
+        self._running_steps = RunningSteps(self._step_writes, self.namespaces, context.clock)
+        self._channels = Channels(
+            StepCalls(running_steps=self._running_steps, status=packed_status)
+        )
         horizon = context.scanner.horizon
         self._effects = EffectDispatcher(
             replies=self.replies,
@@ -193,6 +204,7 @@ class Wiring:
             schedule_runs=self._schedule_runs_on(StoredRuns(self._front)),
             roster=Replicas(self._front, lease_timeout=self._config.replica.lease_timeout),
             activities=Activities(watch=self._status, queues=self._queues),
+            running_steps=self._running_steps,
         )
 
     def _build_gauges(self) -> None:
@@ -216,7 +228,8 @@ class Wiring:
         metrics.stream_sessions.read_from(lambda: [(_TO_PROCESSORS, self._channels.stream_count)])
 
     def _writes_waiting(self) -> list[Waiting]:
-        return [*self._admissions.waiting(), *self._settlements.waiting()]
+        writes = (self._admissions, self._settlements, self._step_writes)
+        return [waiting for each in writes for waiting in each.waiting()]
 
     def load(self) -> ReplicaLoad:
         """Return what the replica is working on; thread-safe."""
@@ -248,6 +261,7 @@ class Wiring:
         self._writers = [
             group.create_task(self._admissions.run(), name="admissions"),
             group.create_task(self._settlements.run(), name="settlements"),
+            group.create_task(self._step_writes.run(), name="step writes"),
             group.create_task(self._processes.run(), name="reads"),
         ]
         self._others = [
@@ -349,6 +363,7 @@ class Wiring:
         self._slots_stop.set()
         self._admissions.close()
         self._settlements.close()
+        self._step_writes.close()
         self._processes.close()
         await asyncio.wait(self._writers)
         await self._messages.flush()

@@ -21,7 +21,9 @@ from google.protobuf import message
 from grpc import aio
 
 from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.task import RunningTask
 from progressor.processor import failures
+from progressor.processor.step_calls import CallDeadline, StepCalls
 from progressor.processor.stream import Stream
 from progressor.v1 import processor_service_pb2
 from progressor.wire.stream_call import StreamCall
@@ -69,7 +71,12 @@ _Call: TypeAlias = aio.UnaryUnaryMultiCallable[bytes, bytes]
 class Connection:
     """A channel to one target, its stream, and the count of its users."""
 
-    def __init__(self, target: str, on_ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        target: str,
+        on_ready: Callable[[], None] = lambda: None,
+        step_calls: StepCalls | None = None,
+    ) -> None:
         """Connect with the first call, or with `watch`; then `on_ready` is called each time."""
         self.target = target
         self.is_ready = False
@@ -91,6 +98,7 @@ class Connection:
         self._leaving: list[Stream] = []
         self._calls_until = 0.0
         self._on_ready = on_ready
+        self._step_calls = step_calls
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
@@ -168,7 +176,9 @@ class Connection:
             self._part_with(stream)
         if self._calls_until > self._loop.time():
             return None
-        self._stream = stream = Stream(self.target, lambda: StreamCall(self._begin_stream()))
+        self._stream = stream = Stream(
+            self.target, lambda: StreamCall(self._begin_stream()), self._step_calls
+        )
         stream.open(group)
         return stream
 
@@ -250,7 +260,8 @@ class Channels:
     them. Not safe for use by several threads or event loops.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step_calls: StepCalls | None = None) -> None:
+        self._step_calls = step_calls
         self._connections: dict[str, Connection] = {}
         self._rounds: dict[str, _Round] = {}
         self._closed = False
@@ -280,6 +291,19 @@ class Channels:
     def stream_of(self, connection: Connection) -> Stream | None:
         """Return the stream of a connection that takes steps now; None: use calls."""
         return None if self._group is None else connection.stream(self._group)
+
+    @property
+    def keep_deadlines(self) -> bool:
+        """Whether `keep_deadline` can be used; otherwise gRPC's own deadline has to do."""
+        return self._step_calls is not None and self._group is not None
+
+    def keep_deadline(self, call: aio.Call, task: RunningTask, deadline: float) -> CallDeadline:
+        """Cancel a step's call at its deadline, which the step may move."""
+        assert self._step_calls is not None, "nothing moves the deadline"
+        assert self._group is not None, "only while the streams run"
+        kept = CallDeadline(call, task, self._step_calls, self._group)
+        kept.start(deadline)
+        return kept
 
     async def take(self, namespace: Namespace) -> Connection:
         """Return the next connection in turn for a call; `give_back` it after the call.
@@ -357,7 +381,7 @@ class Channels:
     def _connect(self, target: str) -> Connection:
         connection = self._connections.get(target)
         if connection is None:
-            connection = Connection(target, lambda: self._note_ready(target))
+            connection = Connection(target, lambda: self._note_ready(target), self._step_calls)
             self._connections[target] = connection
             if self._group is not None:
                 connection.watch(self._group)

@@ -121,7 +121,8 @@ class ProcessorClient:
                 refused = await self._refusal(connection, request, task, history, deadline)
                 if refused is not None:
                     return refused
-            answer = await self._ask_by(connection, request, task, deadline)
+            longest = namespace.step_timeout_max.total_seconds()
+            answer = await self._ask_by(connection, request, task, deadline, longest)
         finally:
             await self._channels.give_back(connection)
         return answer
@@ -149,7 +150,12 @@ class ProcessorClient:
         return failures.step_too_large(connection.target, size, limit=limit, history=history)
 
     async def _ask_by(
-        self, connection: Connection, request: bytes, task: RunningTask, deadline: float
+        self,
+        connection: Connection,
+        request: bytes,
+        task: RunningTask,
+        deadline: float,
+        longest: float,
     ) -> bytes | codec.StepOutcome:
         """Send the step on the stream of a connection, or else in a call of its own.
 
@@ -160,7 +166,7 @@ class ProcessorClient:
             answer = await self._ask_on_stream(connection, request, task, deadline)
         if answer is not None:
             return answer
-        return await self._call(connection, request, task, deadline)
+        return await self._call(connection, request, task, deadline, longest)
 
     async def _ask_on_stream(
         self, connection: Connection, request: bytes, task: RunningTask, deadline: float
@@ -172,7 +178,7 @@ class ProcessorClient:
             stream = self._channels.stream_of(connection)
             if stream is None:
                 return None
-            answer = await stream.ask(request, deadline)
+            answer = await stream.ask(request, deadline, task)
             if answer is None:
                 continue
             if isinstance(answer, Failed):
@@ -191,29 +197,40 @@ class ProcessorClient:
         return None if why is None else failures.not_connected(connection.target, why)
 
     async def _call(
-        self, connection: Connection, request: bytes, task: RunningTask, deadline: float
+        self,
+        connection: Connection,
+        request: bytes,
+        task: RunningTask,
+        deadline: float,
+        longest: float,
     ) -> bytes | codec.StepOutcome:
+        """Send a step in a call of its own; `longest`: seconds that it may take if extended."""
         if not connection.is_ready and (missed := await self._miss(connection, deadline)):
             return missed
         seconds = deadline - self._loop.time()
+        moves = self._channels.keep_deadlines
+        call = connection.process(
+            request,
+            # gRPC's own deadline cannot be moved.
+            timeout=max(seconds, longest) if moves else seconds,
+            metadata=_trace_metadata(task.trace_context),
+        )
+        kept = self._channels.keep_deadline(call, task, deadline) if moves else None
         try:
-            return await connection.process(
-                request, timeout=seconds, metadata=_trace_metadata(task.trace_context)
-            )
+            return await call
         except aio.AioRpcError as error:
-            failed = failures.failure_of(error)
-            if failed.code == code_pb2.UNAVAILABLE:
-                connection.note_unavailable()
-            if error.code() is grpc.StatusCode.UNAVAILABLE and not connection.is_connected:
-                # It was connected when the step was sent: the step may be what crashed it.
-                return dataclasses.replace(failed, unreachable=False)
-            return failed
+            return _failed(connection, error)
         except asyncio.CancelledError:
             # gRPC also raises this when the channel is closed during the call. Only a
             # cancellation that was requested of this asyncio task is passed on to the worker.
             if _is_being_cancelled():
                 raise
+            if kept is not None and kept.has_passed:
+                return failures.STEP_RAN_OUT
             return failures.processor_unavailable("the channel was closed during the call")
+        finally:
+            if kept is not None:
+                kept.stop()
 
     def _unreachable(
         self, failed: Failed, task: RunningTask, namespace: Namespace, target: str | None
@@ -248,6 +265,16 @@ def _bound(namespace: Namespace, target: str) -> Namespace:
     """Return a namespace with one of its targets, under a name that no namespace has."""
     name = f"{namespace.name}@{target}"
     return dataclasses.replace(namespace, name=name, processor_targets=(target,))
+
+
+def _failed(connection: Connection, error: aio.AioRpcError) -> Failed:
+    failed = failures.failure_of(error)
+    if failed.code == code_pb2.UNAVAILABLE:
+        connection.note_unavailable()
+    if error.code() is grpc.StatusCode.UNAVAILABLE and not connection.is_connected:
+        # It was connected when the step was sent: the step may be what crashed it.
+        return dataclasses.replace(failed, unreachable=False)
+    return failed
 
 
 def _is_being_cancelled() -> bool:

@@ -74,6 +74,8 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
     add_node = message.nodes.add
     for outcome in task.nodes:
         node_wire.fill_node_outcome(add_node(), outcome)
+    if task.memos:
+        message.memos.update(task.memos)
     wire.fill_timestamp(request.deadline, deadline)
     return request.SerializeToString()
 

@@ -30,8 +30,10 @@ from google.protobuf import message
 from grpc import aio
 
 from progressor.domain.processes.intent import Failed
+from progressor.domain.processes.task import RunningTask
 from progressor.internal.v1 import frames_pb2
 from progressor.processor import failures
+from progressor.processor.step_calls import CALLS_MAX, Result, StepCalls
 from progressor.wire.frames import Outbox
 from progressor.wire.stream_call import StreamCall
 
@@ -58,7 +60,7 @@ _CLOCK_SECONDS = 0.001
 class _Step:
     """One step on its way: `request` is None once it was written."""
 
-    __slots__ = ("answer", "deadline", "request", "step_id")
+    __slots__ = ("answer", "deadline", "request", "step_id", "task")
 
     def __init__(
         self,
@@ -66,26 +68,34 @@ class _Step:
         request: bytes,
         deadline: float,
         answer: "asyncio.Future[bytes | Failed | None]",
+        task: RunningTask | None,
     ) -> None:
         self.step_id = step_id
         self.request: bytes | None = request
         self.deadline = deadline
         self.answer = answer
+        self.task = task
 
 
-# A step, or the id of a step whose caller has stopped waiting.
-_Item: TypeAlias = _Step | int
+# A step, the id of a step whose caller has stopped waiting, or the result of a step's call.
+_Item: TypeAlias = _Step | int | Result
 
 
 class Stream:
     """A stream to one processor, from its opening to its end; not to be opened again."""
 
-    def __init__(self, target: str, call: Callable[[], StreamCall[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        target: str,
+        call: Callable[[], StreamCall[bytes, bytes]],
+        step_calls: StepCalls | None = None,
+    ) -> None:
         """Open nothing; `open` does. Needs a running event loop.
 
         Args:
             target: For the names of tasks.
             call: Begins the RPC.
+            step_calls: Serves what steps ask for; None: nothing does.
         """
         self.is_open = False
         self.was_refused = False
@@ -110,6 +120,8 @@ class Stream:
         self._sweep_at = math.inf
         self._writing_since = math.inf
         self._has_stalled = False
+        self._step_calls = step_calls
+        self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def has_ended(self) -> bool:
@@ -124,14 +136,17 @@ class Stream:
         )
         self.is_open = True
 
-    async def ask(self, request: bytes, deadline: float) -> bytes | Failed | None:
+    async def ask(
+        self, request: bytes, deadline: float, task: RunningTask | None = None
+    ) -> bytes | Failed | None:
         """Return the serialized answer to a serialized step, or the reason for having none.
 
         On cancellation the processor is notified.
 
         Args:
             request: At most STEP_BYTES_MAX.
-            deadline: When it ends by itself, by the event loop's clock.
+            deadline: When it ends by itself, by the event loop's clock; the step can extend it.
+            task: Whose step this is, for its calls; None: it makes none.
 
         Returns:
             None: the processor has not seen it.
@@ -139,7 +154,7 @@ class Stream:
         if not self.is_open or len(self._outbox) >= LINE_MAX:
             return None
         self._last_id = step_id = self._last_id + 1
-        step = _Step(step_id, request, deadline, self._loop.create_future())
+        step = _Step(step_id, request, deadline, self._loop.create_future(), task)
         self._waiting[step_id] = step
         self._outbox.put(step)
         if deadline < self._sweep_at:
@@ -162,17 +177,24 @@ class Stream:
         writing = group.create_task(self._outbox.run(self._write), name=f"frames to {self._target}")
         end: Failed | None = failures.processor_unavailable("the engine leaves")
         try:
-            end = await self._read(call)
+            end = await self._read(call, group)
         finally:
             writing.cancel()
+            for serving in self._serving:
+                serving.cancel()
             call.cancel()
             self._end(end)
 
-    async def _read(self, call: StreamCall[bytes, bytes]) -> Failed | None:
+    async def _read(
+        self, call: StreamCall[bytes, bytes], group: asyncio.TaskGroup
+    ) -> Failed | None:
         """Deliver answers until the stream ends, and return the failure of the other steps."""
         try:
             while isinstance(packed := await call.read(), bytes):
-                self._hand_out(frames_pb2.StepAnswersFrame.FromString(packed))
+                frame = frames_pb2.StepAnswersFrame.FromString(packed)
+                for asked in frame.calls:
+                    self._take_call(asked, group)
+                self._hand_out(frame)
         except message.DecodeError:
             self._break()
             return failures.processor_unavailable("the stream had a frame that cannot be read")
@@ -226,12 +248,37 @@ class Stream:
                     step.answer.set_result(answer.response if is_answered else _UNANSWERED)
         self._leave_when_done()
 
+    def _take_call(self, call: frames_pb2.RawStepCall, group: asyncio.TaskGroup) -> None:
+        if self._step_calls is None:
+            return
+        step = self._waiting.get(call.step_id)
+        overloaded = len(self._serving) >= CALLS_MAX
+        if step is None or step.task is None or overloaded:
+            self._outbox.put(self._step_calls.refuse(call, overloaded=overloaded))
+            return
+        serving = group.create_task(
+            self._serve(self._step_calls, call, step, step.task), name="call of a step"
+        )
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(
+        self, calls: StepCalls, call: frames_pb2.RawStepCall, step: _Step, task: RunningTask
+    ) -> None:
+        result, left = await calls.serve(call, task)
+        if left is not None:
+            step.deadline = max(step.deadline, self._loop.time() + left.total_seconds())
+        if not self.has_ended:
+            self._outbox.put(result)
+
     async def _write(self, items: Sequence[_Item]) -> None:
         frame = frames_pb2.StepsFrame()
         add = frame.steps.add
         for item in items:
             if isinstance(item, int):
                 frame.cancelled.append(item)
+            elif isinstance(item, Result):
+                frame.results.append(item)
             elif item.step_id in self._waiting and item.request is not None:
                 if self._draining:
                     self._finish(item, None)
@@ -242,7 +289,7 @@ class Stream:
                 raw.request = item.request
                 item.request = None
         self._leave_when_done()
-        if frame.steps or frame.cancelled:
+        if frame.steps or frame.cancelled or frame.results:
             assert self._call is not None, "it is written to after it was begun"
             self._writing_since = self._loop.time()
             try:
@@ -313,4 +360,6 @@ def _declines(error: aio.AioRpcError) -> bool:
 
 
 def _size(item: _Item) -> int:
+    if isinstance(item, Result):
+        return item.ByteSize()
     return 8 if isinstance(item, int) or item.request is None else len(item.request)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         GateChangedError as GateChangedError, GateInUseError as GateInUseError,
         GateNotFoundError as GateNotFoundError,
         IdempotencyKeyReusedError as IdempotencyKeyReusedError,
-        InvalidRequestError as InvalidRequestError,
+        InvalidRequestError as InvalidRequestError, LeaseLostError as LeaseLostError,
         NamespaceAlreadyExistsError as NamespaceAlreadyExistsError,
         NamespaceChangedError as NamespaceChangedError,
         NamespaceNotEmptyError as NamespaceNotEmptyError,
@@ -164,7 +164,8 @@ _MODULES = {
     "progressor.domain.views.replica": "StepTally",
     "progressor.errors": """
         DeadlineExceededError EventNotFoundError FieldViolation GateChangedError GateInUseError
-        GateNotFoundError IdempotencyKeyReusedError InvalidRequestError NamespaceAlreadyExistsError
+        GateNotFoundError IdempotencyKeyReusedError InvalidRequestError LeaseLostError
+        NamespaceAlreadyExistsError
         NamespaceChangedError NamespaceNotEmptyError NamespaceNotFoundError NotFoundError
         OverloadedError ProcessAlreadyExistsError ProcessFailedError ProcessFinishedError
         NothingToRetryError ProcessIsRunningError ProcessNotFoundError ProcessRemovedError

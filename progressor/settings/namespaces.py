@@ -91,6 +91,9 @@ class NamespaceTable:
     unreachable_patience: Annotated[dt.timedelta, Meta(ge=0.001, le=30 * 86_400)] | None = setting(
         None, "time until steps fail whose processor is unreachable; empty: no limit"
     )
+    step_timeout_max: Annotated[dt.timedelta, Meta(ge=0.001, le=7 * 86_400)] = setting(
+        dt.timedelta(hours=1), "longest that a step may take that extends its deadline"
+    )
 
 
 def decode_namespaces(given: Given) -> tuple[Namespace, ...]:

@@ -216,6 +216,7 @@ class Namespace(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     UNREACHABLE_PATIENCE_FIELD_NUMBER: _builtins.int
     ON_ERROR_FIELD_NUMBER: _builtins.int
+    STEP_TIMEOUT_MAX_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1..64 of [a-z0-9._-]."""
     exhausted_call_fails_alone: _builtins.bool
@@ -274,6 +275,10 @@ class Namespace(_message.Message):
         wait for it fail, 1 ms .. 30 days. Absent: no limit.
         """
 
+    @_builtins.property
+    def step_timeout_max(self) -> _duration_pb2.Duration:
+        """How long a step may take that extends its deadline, 1 ms .. 7 days. Default 1 h."""
+
     def __init__(
         self,
         *,
@@ -295,10 +300,11 @@ class Namespace(_message.Message):
         revision: _builtins.int = ...,
         unreachable_patience: _duration_pb2.Duration | None = ...,
         on_error: Global___OnError.ValueType = ...,
+        step_timeout_max: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

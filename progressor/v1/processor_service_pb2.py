@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
@@ -30,7 +31,7 @@ from progressor.v1 import nodes_pb2 as progressor_dot_v1_dot_nodes__pb2
 from progressor.v1 import types_pb2 as progressor_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%progressor/v1/processor_service.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cprogressor/v1/messages.proto\x1a\x19progressor/v1/nodes.proto\x1a\x19progressor/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"-\n\x10\x44\x65scribeResponse\x12\x19\n\x11request_bytes_max\x18\x01 \x01(\x03\"U\n\x14ProcessStreamRequest\x12*\n\x05steps\x18\x01 \x03(\x0b\x32\x1b.progressor.v1.StreamedStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"O\n\x0cStreamedStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12.\n\x07request\x18\x02 \x01(\x0b\x32\x1d.progressor.v1.ProcessRequest\"Y\n\x15ProcessStreamResponse\x12.\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1d.progressor.v1.StreamedAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"S\n\x0eStreamedAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x30\n\x08response\x18\x02 \x01(\x0b\x32\x1e.progressor.v1.ProcessResponse\"\xba\x01\n\x0eProcessRequest\x12\'\n\x07process\x18\x01 \x01(\x0b\x32\x16.progressor.v1.Process\x12%\n\x07history\x18\x02 \x03(\x0b\x32\x14.progressor.v1.Event\x12*\n\x04task\x18\x03 \x01(\x0b\x32\x1c.progressor.v1.ProcessorTask\x12,\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xe1\x03\n\rProcessorTask\x12\x0f\n\x07task_id\x18\x01 \x01(\x03\x12%\n\x04type\x18\x02 \x01(\x0e\x32\x17.progressor.v1.TaskType\x12\x0c\n\x04\x61rgs\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\r\n\x05token\x18\x05 \x01(\x03\x12\x30\n\x0cscheduled_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12G\n\x0e\x63\x61ller_context\x18\x07 \x03(\x0b\x32/.progressor.v1.ProcessorTask.CallerContextEntry\x12\x45\n\rtrace_context\x18\x08 \x03(\x0b\x32..progressor.v1.ProcessorTask.TraceContextEntry\x12)\n\x05nodes\x18\t \x03(\x0b\x32\x1a.progressor.v1.NodeOutcome\x12\x12\n\ntimer_name\x18\n \x01(\t\x1a\x34\n\x12\x43\x61llerContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe0\x04\n\x0fProcessResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.progressor.v1.NewEvent\x12\x16\n\taux_state\x18\x02 \x01(\x0cH\x02\x88\x01\x01\x12)\n\x08metadata\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12,\n\tset_timer\x18\x05 \x01(\x0b\x32\x17.progressor.v1.SetTimerH\x00\x12\x30\n\x0bunset_timer\x18\x06 \x01(\x0b\x32\x19.progressor.v1.UnsetTimerH\x00\x12.\n\x06remove\x18\x07 \x01(\x0b\x32\x1c.progressor.v1.RemoveProcessH\x01\x12+\n\x08\x63omplete\x18\x08 \x01(\x0b\x32\x17.progressor.v1.CompleteH\x01\x12\'\n\x06reject\x18\t \x01(\x0b\x32\x15.progressor.v1.RejectH\x01\x12)\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x16.progressor.v1.FailureH\x01\x12\x30\n\x0bstart_nodes\x18\x0b \x01(\x0b\x32\x19.progressor.v1.StartNodesH\x01\x12\x15\n\rstate_version\x18\x0c \x01(\x05\x12(\n\x08messages\x18\r \x03(\x0b\x32\x16.progressor.v1.Message\x12*\n\x06timers\x18\x0e \x03(\x0b\x32\x1a.progressor.v1.TimerChangeB\x07\n\x05timerB\x08\n\x06\x61\x63tionB\x0c\n\n_aux_state\"\x0c\n\nUnsetTimer\"y\n\x0bTimerChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x03set\x18\x02 \x01(\x0b\x32\x17.progressor.v1.SetTimerH\x00\x12*\n\x05unset\x18\x03 \x01(\x0b\x32\x19.progressor.v1.UnsetTimerH\x00\x42\x08\n\x06\x63hange\"\x0f\n\rRemoveProcess\"\x1a\n\x08\x43omplete\x12\x0e\n\x06result\x18\x01 \x01(\x0c\"\x9f\x01\n\x06Reject\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x08metadata\x18\x04 \x03(\x0b\x32#.progressor.v1.Reject.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"h\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\x89\x02\n\x10ProcessorService\x12H\n\x07Process\x12\x1d.progressor.v1.ProcessRequest\x1a\x1e.progressor.v1.ProcessResponse\x12^\n\rProcessStream\x12#.progressor.v1.ProcessStreamRequest\x1a$.progressor.v1.ProcessStreamResponse(\x01\x30\x01\x12K\n\x08\x44\x65scribe\x12\x1e.progressor.v1.DescribeRequest\x1a\x1f.progressor.v1.DescribeResponseBT\n\rprogressor.v1B\x15ProcessorServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%progressor/v1/processor_service.proto\x12\rprogressor.v1\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cprogressor/v1/messages.proto\x1a\x19progressor/v1/nodes.proto\x1a\x19progressor/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"-\n\x10\x44\x65scribeResponse\x12\x19\n\x11request_bytes_max\x18\x01 \x01(\x03\"\x85\x01\n\x14ProcessStreamRequest\x12*\n\x05steps\x18\x01 \x03(\x0b\x32\x1b.progressor.v1.StreamedStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\x12.\n\x07results\x18\x03 \x03(\x0b\x32\x1d.progressor.v1.StepCallResult\"O\n\x0cStreamedStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12.\n\x07request\x18\x02 \x01(\x0b\x32\x1d.progressor.v1.ProcessRequest\"\x81\x01\n\x15ProcessStreamResponse\x12.\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1d.progressor.v1.StreamedAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12&\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x17.progressor.v1.StepCall\"\x95\x01\n\x08StepCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x07step_id\x18\x02 \x01(\x03\x12/\n\x08remember\x18\x03 \x01(\x0b\x32\x1b.progressor.v1.RememberCallH\x00\x12+\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x19.progressor.v1.ExtendCallH\x00\x42\t\n\x07request\"*\n\x0cRememberCall\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"3\n\nExtendCall\x12%\n\x02\x62y\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xbc\x01\n\x0eStepCallResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.progressor.v1.StepCallErrorH\x00\x12\x31\n\x08remember\x18\x03 \x01(\x0b\x32\x1d.progressor.v1.RememberResultH\x00\x12-\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x1b.progressor.v1.ExtendResultH\x00\x42\x08\n\x06result\"U\n\rStepCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\">\n\x0eRememberResult\x12\x1a\n\rearlier_value\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x42\x10\n\x0e_earlier_value\"<\n\x0c\x45xtendResult\x12,\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"S\n\x0eStreamedAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x30\n\x08response\x18\x02 \x01(\x0b\x32\x1e.progressor.v1.ProcessResponse\"\xba\x01\n\x0eProcessRequest\x12\'\n\x07process\x18\x01 \x01(\x0b\x32\x16.progressor.v1.Process\x12%\n\x07history\x18\x02 \x03(\x0b\x32\x14.progressor.v1.Event\x12*\n\x04task\x18\x03 \x01(\x0b\x32\x1c.progressor.v1.ProcessorTask\x12,\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc7\x04\n\rProcessorTask\x12\x0f\n\x07task_id\x18\x01 \x01(\x03\x12%\n\x04type\x18\x02 \x01(\x0e\x32\x17.progressor.v1.TaskType\x12\x0c\n\x04\x61rgs\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\r\n\x05token\x18\x05 \x01(\x03\x12\x30\n\x0cscheduled_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12G\n\x0e\x63\x61ller_context\x18\x07 \x03(\x0b\x32/.progressor.v1.ProcessorTask.CallerContextEntry\x12\x45\n\rtrace_context\x18\x08 \x03(\x0b\x32..progressor.v1.ProcessorTask.TraceContextEntry\x12)\n\x05nodes\x18\t \x03(\x0b\x32\x1a.progressor.v1.NodeOutcome\x12\x12\n\ntimer_name\x18\n \x01(\t\x12\x36\n\x05memos\x18\x0b \x03(\x0b\x32\'.progressor.v1.ProcessorTask.MemosEntry\x1a\x34\n\x12\x43\x61llerContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a,\n\nMemosEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xe0\x04\n\x0fProcessResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.progressor.v1.NewEvent\x12\x16\n\taux_state\x18\x02 \x01(\x0cH\x02\x88\x01\x01\x12)\n\x08metadata\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12,\n\tset_timer\x18\x05 \x01(\x0b\x32\x17.progressor.v1.SetTimerH\x00\x12\x30\n\x0bunset_timer\x18\x06 \x01(\x0b\x32\x19.progressor.v1.UnsetTimerH\x00\x12.\n\x06remove\x18\x07 \x01(\x0b\x32\x1c.progressor.v1.RemoveProcessH\x01\x12+\n\x08\x63omplete\x18\x08 \x01(\x0b\x32\x17.progressor.v1.CompleteH\x01\x12\'\n\x06reject\x18\t \x01(\x0b\x32\x15.progressor.v1.RejectH\x01\x12)\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x16.progressor.v1.FailureH\x01\x12\x30\n\x0bstart_nodes\x18\x0b \x01(\x0b\x32\x19.progressor.v1.StartNodesH\x01\x12\x15\n\rstate_version\x18\x0c \x01(\x05\x12(\n\x08messages\x18\r \x03(\x0b\x32\x16.progressor.v1.Message\x12*\n\x06timers\x18\x0e \x03(\x0b\x32\x1a.progressor.v1.TimerChangeB\x07\n\x05timerB\x08\n\x06\x61\x63tionB\x0c\n\n_aux_state\"\x0c\n\nUnsetTimer\"y\n\x0bTimerChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x03set\x18\x02 \x01(\x0b\x32\x17.progressor.v1.SetTimerH\x00\x12*\n\x05unset\x18\x03 \x01(\x0b\x32\x19.progressor.v1.UnsetTimerH\x00\x42\x08\n\x06\x63hange\"\x0f\n\rRemoveProcess\"\x1a\n\x08\x43omplete\x12\x0e\n\x06result\x18\x01 \x01(\x0c\"\x9f\x01\n\x06Reject\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x08metadata\x18\x04 \x03(\x0b\x32#.progressor.v1.Reject.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"h\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\x89\x02\n\x10ProcessorService\x12H\n\x07Process\x12\x1d.progressor.v1.ProcessRequest\x1a\x1e.progressor.v1.ProcessResponse\x12^\n\rProcessStream\x12#.progressor.v1.ProcessStreamRequest\x1a$.progressor.v1.ProcessStreamResponse(\x01\x30\x01\x12K\n\x08\x44\x65scribe\x12\x1e.progressor.v1.DescribeRequest\x1a\x1f.progressor.v1.DescribeResponseBT\n\rprogressor.v1B\x15ProcessorServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,44 +43,62 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_options = b'8\001'
   _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._loaded_options = None
   _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_options = b'8\001'
+  _globals['_PROCESSORTASK_MEMOSENTRY']._loaded_options = None
+  _globals['_PROCESSORTASK_MEMOSENTRY']._serialized_options = b'8\001'
   _globals['_REJECT_METADATAENTRY']._loaded_options = None
   _globals['_REJECT_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_DESCRIBEREQUEST']._serialized_start=235
-  _globals['_DESCRIBEREQUEST']._serialized_end=252
-  _globals['_DESCRIBERESPONSE']._serialized_start=254
-  _globals['_DESCRIBERESPONSE']._serialized_end=299
-  _globals['_PROCESSSTREAMREQUEST']._serialized_start=301
-  _globals['_PROCESSSTREAMREQUEST']._serialized_end=386
-  _globals['_STREAMEDSTEP']._serialized_start=388
-  _globals['_STREAMEDSTEP']._serialized_end=467
-  _globals['_PROCESSSTREAMRESPONSE']._serialized_start=469
-  _globals['_PROCESSSTREAMRESPONSE']._serialized_end=558
-  _globals['_STREAMEDANSWER']._serialized_start=560
-  _globals['_STREAMEDANSWER']._serialized_end=643
-  _globals['_PROCESSREQUEST']._serialized_start=646
-  _globals['_PROCESSREQUEST']._serialized_end=832
-  _globals['_PROCESSORTASK']._serialized_start=835
-  _globals['_PROCESSORTASK']._serialized_end=1316
-  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_start=1211
-  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_end=1263
-  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_start=1265
-  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_end=1316
-  _globals['_PROCESSRESPONSE']._serialized_start=1319
-  _globals['_PROCESSRESPONSE']._serialized_end=1927
-  _globals['_UNSETTIMER']._serialized_start=1929
-  _globals['_UNSETTIMER']._serialized_end=1941
-  _globals['_TIMERCHANGE']._serialized_start=1943
-  _globals['_TIMERCHANGE']._serialized_end=2064
-  _globals['_REMOVEPROCESS']._serialized_start=2066
-  _globals['_REMOVEPROCESS']._serialized_end=2081
-  _globals['_COMPLETE']._serialized_start=2083
-  _globals['_COMPLETE']._serialized_end=2109
-  _globals['_REJECT']._serialized_start=2112
-  _globals['_REJECT']._serialized_end=2271
-  _globals['_REJECT_METADATAENTRY']._serialized_start=2224
-  _globals['_REJECT_METADATAENTRY']._serialized_end=2271
-  _globals['_FAILURE']._serialized_start=2273
-  _globals['_FAILURE']._serialized_end=2377
-  _globals['_PROCESSORSERVICE']._serialized_start=2380
-  _globals['_PROCESSORSERVICE']._serialized_end=2645
+  _globals['_DESCRIBEREQUEST']._serialized_start=262
+  _globals['_DESCRIBEREQUEST']._serialized_end=279
+  _globals['_DESCRIBERESPONSE']._serialized_start=281
+  _globals['_DESCRIBERESPONSE']._serialized_end=326
+  _globals['_PROCESSSTREAMREQUEST']._serialized_start=329
+  _globals['_PROCESSSTREAMREQUEST']._serialized_end=462
+  _globals['_STREAMEDSTEP']._serialized_start=464
+  _globals['_STREAMEDSTEP']._serialized_end=543
+  _globals['_PROCESSSTREAMRESPONSE']._serialized_start=546
+  _globals['_PROCESSSTREAMRESPONSE']._serialized_end=675
+  _globals['_STEPCALL']._serialized_start=678
+  _globals['_STEPCALL']._serialized_end=827
+  _globals['_REMEMBERCALL']._serialized_start=829
+  _globals['_REMEMBERCALL']._serialized_end=871
+  _globals['_EXTENDCALL']._serialized_start=873
+  _globals['_EXTENDCALL']._serialized_end=924
+  _globals['_STEPCALLRESULT']._serialized_start=927
+  _globals['_STEPCALLRESULT']._serialized_end=1115
+  _globals['_STEPCALLERROR']._serialized_start=1117
+  _globals['_STEPCALLERROR']._serialized_end=1202
+  _globals['_REMEMBERRESULT']._serialized_start=1204
+  _globals['_REMEMBERRESULT']._serialized_end=1266
+  _globals['_EXTENDRESULT']._serialized_start=1268
+  _globals['_EXTENDRESULT']._serialized_end=1328
+  _globals['_STREAMEDANSWER']._serialized_start=1330
+  _globals['_STREAMEDANSWER']._serialized_end=1413
+  _globals['_PROCESSREQUEST']._serialized_start=1416
+  _globals['_PROCESSREQUEST']._serialized_end=1602
+  _globals['_PROCESSORTASK']._serialized_start=1605
+  _globals['_PROCESSORTASK']._serialized_end=2188
+  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_start=2037
+  _globals['_PROCESSORTASK_CALLERCONTEXTENTRY']._serialized_end=2089
+  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_start=2091
+  _globals['_PROCESSORTASK_TRACECONTEXTENTRY']._serialized_end=2142
+  _globals['_PROCESSORTASK_MEMOSENTRY']._serialized_start=2144
+  _globals['_PROCESSORTASK_MEMOSENTRY']._serialized_end=2188
+  _globals['_PROCESSRESPONSE']._serialized_start=2191
+  _globals['_PROCESSRESPONSE']._serialized_end=2799
+  _globals['_UNSETTIMER']._serialized_start=2801
+  _globals['_UNSETTIMER']._serialized_end=2813
+  _globals['_TIMERCHANGE']._serialized_start=2815
+  _globals['_TIMERCHANGE']._serialized_end=2936
+  _globals['_REMOVEPROCESS']._serialized_start=2938
+  _globals['_REMOVEPROCESS']._serialized_end=2953
+  _globals['_COMPLETE']._serialized_start=2955
+  _globals['_COMPLETE']._serialized_end=2981
+  _globals['_REJECT']._serialized_start=2984
+  _globals['_REJECT']._serialized_end=3143
+  _globals['_REJECT_METADATAENTRY']._serialized_start=3096
+  _globals['_REJECT_METADATAENTRY']._serialized_end=3143
+  _globals['_FAILURE']._serialized_start=3145
+  _globals['_FAILURE']._serialized_end=3249
+  _globals['_PROCESSORSERVICE']._serialized_start=3252
+  _globals['_PROCESSORSERVICE']._serialized_end=3517
 # @@protoc_insertion_point(module_scope)

@@ -16,6 +16,7 @@ command line follow this convention; follow it to share processes between langua
 """
 
 from collections import abc as _abc
+from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -81,6 +82,7 @@ class ProcessStreamRequest(_message.Message):
 
     STEPS_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamedStep]:
         """They are run independently, at the same time."""
@@ -89,15 +91,20 @@ class ProcessStreamRequest(_message.Message):
     def cancelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of steps that the engine no longer waits for; it would drop their answers."""
 
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepCallResult]:
+        """Results of calls, in any order."""
+
     def __init__(
         self,
         *,
         steps: _abc.Iterable[Global___StreamedStep] | None = ...,
         cancelled: _abc.Iterable[_builtins.int] | None = ...,
+        results: _abc.Iterable[Global___StepCallResult] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "results", b"results", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -135,6 +142,7 @@ class ProcessStreamResponse(_message.Message):
 
     ANSWERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
     """The processor is shutting down: send no more steps on this stream. It still answers those that it
     has.
@@ -143,19 +151,204 @@ class ProcessStreamResponse(_message.Message):
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamedAnswer]:
         """In any order, each as soon as it is ready."""
 
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepCall]:
+        """What running steps ask of the engine. A processor that is asked by unary calls uses StepService."""
+
     def __init__(
         self,
         *,
         answers: _abc.Iterable[Global___StreamedAnswer] | None = ...,
         draining: _builtins.bool = ...,
+        calls: _abc.Iterable[Global___StepCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "draining", b"draining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "calls", b"calls", "draining", b"draining"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProcessStreamResponse: _TypeAlias = ProcessStreamResponse  # noqa: Y015
+
+@_typing.final
+class StepCall(_message.Message):
+    """The same as an RPC of StepService, for a step of this stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    REMEMBER_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    """Chosen by the processor; unique within the stream."""
+    step_id: _builtins.int
+    @_builtins.property
+    def remember(self) -> Global___RememberCall: ...
+    @_builtins.property
+    def extend(self) -> Global___ExtendCall: ...
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        step_id: _builtins.int = ...,
+        remember: Global___RememberCall | None = ...,
+        extend: Global___ExtendCall | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["extend", b"extend", "remember", b"remember", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "extend", b"extend", "remember", b"remember", "request", b"request", "step_id", b"step_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["remember", "extend"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___StepCall: _TypeAlias = StepCall  # noqa: Y015
+
+@_typing.final
+class RememberCall(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RememberCall: _TypeAlias = RememberCall  # noqa: Y015
+
+@_typing.final
+class ExtendCall(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def by(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        by: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["by", b"by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtendCall: _TypeAlias = ExtendCall  # noqa: Y015
+
+@_typing.final
+class StepCallResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    REMEMBER_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___StepCallError: ...
+    @_builtins.property
+    def remember(self) -> Global___RememberResult: ...
+    @_builtins.property
+    def extend(self) -> Global___ExtendResult: ...
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        error: Global___StepCallError | None = ...,
+        remember: Global___RememberResult | None = ...,
+        extend: Global___ExtendResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "extend", b"extend", "remember", b"remember", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "extend", b"extend", "remember", b"remember", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["error", "remember", "extend"]  # noqa: Y015
+    _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
+
+Global___StepCallResult: _TypeAlias = StepCallResult  # noqa: Y015
+
+@_typing.final
+class StepCallError(_message.Message):
+    """The status with which the RPC of StepService would end, with the fields of google.rpc.Status."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    @_builtins.property
+    def details(self) -> _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        details: _abc.Iterable[_any_pb2.Any] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "details", b"details", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepCallError: _TypeAlias = StepCallError  # noqa: Y015
+
+@_typing.final
+class RememberResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EARLIER_VALUE_FIELD_NUMBER: _builtins.int
+    earlier_value: _builtins.bytes
+    """As in RememberResponse."""
+    def __init__(
+        self,
+        *,
+        earlier_value: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_earlier_value", b"_earlier_value", "earlier_value", b"earlier_value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_earlier_value", b"_earlier_value", "earlier_value", b"earlier_value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__earlier_value: _TypeAlias = _typing.Literal["earlier_value"]  # noqa: Y015
+    _WhichOneofArgType__earlier_value: _TypeAlias = _typing.Literal["_earlier_value", b"_earlier_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__earlier_value) -> _WhichOneofReturnType__earlier_value | None: ...
+
+Global___RememberResult: _TypeAlias = RememberResult  # noqa: Y015
+
+@_typing.final
+class ExtendResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtendResult: _TypeAlias = ExtendResult  # noqa: Y015
 
 @_typing.final
 class StreamedAnswer(_message.Message):
@@ -206,7 +399,7 @@ class ProcessRequest(_message.Message):
     def task(self) -> Global___ProcessorTask: ...
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """When the engine stops waiting for this step."""
+        """When the engine stops waiting for this step, unless the step is extended."""
 
     def __init__(
         self,
@@ -270,6 +463,26 @@ class ProcessorTask(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class MemosEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TASK_ID_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
     ARGS_FIELD_NUMBER: _builtins.int
@@ -280,6 +493,7 @@ class ProcessorTask(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     TIMER_NAME_FIELD_NUMBER: _builtins.int
+    MEMOS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     """Unique within the engine, ascending within a process."""
     type: _types_pb2.TaskType.ValueType
@@ -311,6 +525,10 @@ class ProcessorTask(_message.Message):
         that wants results: its predecessors.
         """
 
+    @_builtins.property
+    def memos(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """The memos that earlier attempts of this task have stored, by their keys."""
+
     def __init__(
         self,
         *,
@@ -324,10 +542,11 @@ class ProcessorTask(_message.Message):
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         nodes: _abc.Iterable[_nodes_pb2.NodeOutcome] | None = ...,
         timer_name: _builtins.str = ...,
+        memos: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scheduled_at", b"scheduled_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "nodes", b"nodes", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "timer_name", b"timer_name", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "memos", b"memos", "nodes", b"nodes", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "timer_name", b"timer_name", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -123,6 +123,12 @@ class StorageMachine(ReplicasMachine):
     def fail(self, which: int, outcome: Outcome, continues: bool) -> None:
         self.answer_held(self.storage.a_held_task(which), outcome, continues=continues)
 
+    @rule(which=WHICH, memo_key=st.sampled_from("mn"))
+    def remember(self, which: int, memo_key: str) -> None:
+        held = self.storage.a_held_task(which)
+        if held is not None:
+            self.storage.remember(held, memo_key)
+
     @rule(which=WHICH)
     def release(self, which: int) -> None:
         held = self.storage.a_held_task(which)

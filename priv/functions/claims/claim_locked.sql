@@ -67,17 +67,18 @@ BEGIN
         RETURNING k.slot, k.namespace, k.process_id, k.task_id, k.task_type, k.attempt, k.token,
             k.due_at, k.set_by, k.expires_after, t.args, t.caller_context, t.trace_context,
             t.history_after, t.history_limit, t.history_backward, t.step_timeout, t.scheduled_at,
-            t.first_started_at, t.timer_name
+            t.first_started_at, t.timer_name, t.has_memos
     ),
     leased AS (
         INSERT INTO running (
             slot, namespace, process_id, task_id, task_type, attempt, token, replica_id,
-            leased_at, expires_at
+            leased_at, expires_at, has_memos
         )
         SELECT b.slot, b.namespace, b.process_id, b.task_id, b.task_type, b.attempt, b.token,
             p_replica_id, p_now,
             p_now + coalesce(b.step_timeout + make_interval(secs => p_grace),
-                make_interval(secs => b.expires_after))
+                make_interval(secs => b.expires_after)),
+            b.has_memos
         FROM begun b
     )
     SELECT b.slot, b.namespace, b.process_id, b.task_id, b.task_type, b.attempt, b.token, b.args,
@@ -95,7 +96,7 @@ BEGIN
         ) END,
         build_job_part(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options),
-        p.state_version, b.timer_name
+        p.state_version, b.timer_name, b.has_memos
     FROM begun b
     JOIN processes p USING (slot, namespace, process_id);
 END;

@@ -88,6 +88,9 @@ BEGIN
         WHERE (h.slot, h.namespace, h.process_id, h.task_id)
             = (p_slot, p_namespace, p_process_id, v_task.task_id);
         PERFORM dequeue_task(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
+        IF v_task.has_memos THEN
+            PERFORM forget_memos(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
+        END IF;
     END IF;
     IF v_process.is_gated THEN
         v_effects := settle_gates(

@@ -30,6 +30,12 @@ BEGIN
         USING old o
         WHERE (r.slot, r.namespace, r.process_id, r.task_id)
             = (o.slot, o.namespace, o.process_id, o.task_id)
+    ),
+    forgotten AS (
+        DELETE FROM memos m
+        USING old o
+        WHERE (m.slot, m.namespace, m.process_id, m.task_id)
+            = (o.slot, o.namespace, o.process_id, o.task_id)
     )
     DELETE FROM tasks t
     USING old o

@@ -68,6 +68,8 @@ BEGIN
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM refused_messages
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
+    DELETE FROM memos
+    WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM tasks
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM events

@@ -103,6 +103,7 @@ BEGIN
     FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
     WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
         AND p.status <> p_status;
+    PERFORM forget_memos(p_key);
 
     SELECT array_agg(h)
     INTO v_gated

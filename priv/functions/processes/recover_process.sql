@@ -64,6 +64,7 @@ BEGIN
     SET status = 'running', previous_status = 'error', status_changed_at = v_now, detail = NULL,
         corrupted_by = NULL
     WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    PERFORM forget_memos(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     PERFORM release_held(
         p_replica_id, ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     PERFORM enqueue_first_task(v_now, p_slot, p_namespace, p_process_id);

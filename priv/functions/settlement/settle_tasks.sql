@@ -94,6 +94,7 @@ DECLARE
     v_timed       integer[];  -- items whose timers settle_timers changes
     v_dropped     jsonb;      -- the timers that it has cancelled
     v_yields      boolean;    -- whether a timer that is tried again comes after another one
+    v_forgets     boolean;    -- whether a task with memos ends
 BEGIN
     SELECT array_agg(i.item)
             FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL
@@ -189,7 +190,7 @@ BEGIN
     -- OFFSET 0 keeps the planner from melting the parts into one: a look-up stays one by the key.
     WITH seen AS (
         SELECT i.item::integer, r.slot, r.namespace, r.process_id, r.task_id, r.task_type,
-            r.ctid AS running_row, p.ctid AS process_row,
+            r.ctid AS running_row, r.has_memos, p.ctid AS process_row,
             p.status, p.status_changed_at, p.last_event_id, p.corrupted_by, p.recovers,
             c.ctid AS call_row, c.task_id AS call_id,
             k.ctid AS timer_row, k.task_id AS timer_id, k.task_type AS timer_type,
@@ -210,7 +211,7 @@ BEGIN
             ) END AS broken_type
         FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
         CROSS JOIN LATERAL (
-            SELECT r.ctid, r.slot, r.namespace, r.process_id, r.task_id, r.task_type
+            SELECT r.ctid, r.slot, r.namespace, r.process_id, r.task_id, r.task_type, r.has_memos
             FROM running r
             WHERE (r.slot, r.namespace, r.process_id)
                 = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
@@ -296,11 +297,12 @@ BEGIN
             CASE WHEN d.new_status = d.status THEN d.status_changed_at ELSE v_now END,
             d.last_event_id, d.event_count, d.corrupted_by, d.cancels, d.next_call_id,
             d.timer_origin, d.new_timer_id, d.new_timer_type, d.new_timer_due_at, d.next_id,
-            CASE WHEN d.next_id IS NOT NULL THEN nextval('lease_tokens') END
+            CASE WHEN d.next_id IS NOT NULL THEN nextval('lease_tokens') END, d.has_memos
         )::settling),
         bool_or(coalesce(d.call_id, d.timer_id) IS NOT NULL OR d.broken_type IS NOT NULL OR d.recovers),
-        bool_or(d.next_id IS NOT NULL), bool_or(d.outcome = 'retry' AND d.timer_origin = 'kept')
-    INTO v_steps, v_has_waiting, v_continues, v_yields
+        bool_or(d.next_id IS NOT NULL), bool_or(d.outcome = 'retry' AND d.timer_origin = 'kept'),
+        bool_or(d.has_memos AND d.outcome <> 'retry')
+    INTO v_steps, v_has_waiting, v_continues, v_yields, v_forgets
     FROM (
         -- What the worker goes on with: the oldest call queued, or else a timer that is due.
         SELECT t.*,
@@ -445,10 +447,11 @@ BEGIN
             leased_at = v_now,
             expires_at = v_now + coalesce(
                 t.step_timeout + make_interval(secs => p_grace),
-                make_interval(secs => p_expires_after[n.item]))
+                make_interval(secs => p_expires_after[n.item])),
+            has_memos = t.has_memos
         FROM unnest(v_steps) AS n
         CROSS JOIN LATERAL (
-            SELECT t.task_type, t.attempt_count, t.step_timeout
+            SELECT t.task_type, t.attempt_count, t.step_timeout, t.has_memos
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id, t.task_id)
                 = (n.slot, n.namespace, n.process_id, n.next_id)
@@ -530,9 +533,17 @@ BEGIN
         s.next_id, n.task_type, n.attempt_count, s.next_token,
         n.args, n.caller_context, n.trace_context, n.history_after, n.history_limit,
         n.history_backward, extract(epoch FROM n.step_timeout)::double precision,
-        n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb, n.timer_name;
+        n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb, n.timer_name,
+        n.has_memos;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     ASSERT v_count = cardinality(v_steps), 'a lease without its task';
+
+    IF v_forgets OR v_broken IS NOT NULL THEN
+        PERFORM forget_memos(ARRAY(
+            SELECT (s.slot, s.namespace, s.process_id)::process_key
+            FROM unnest(v_steps) AS s
+            WHERE s.has_memos OR s.item = ANY (v_broken)));
+    END IF;
 
     IF v_gated IS NOT NULL THEN
         effects := settle_gates_batch(

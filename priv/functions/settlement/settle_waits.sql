@@ -2,8 +2,8 @@
 -- the timer that a step replaces or unsets; begins the task that the worker continues with; otherwise makes the
 -- first waiting task due, or wakes the parked timer.
 --
--- Of a process that breaks, what was acknowledged is held, unless p_cancels. Cancelled are requests whose callers
--- wait, since they learn of it, and joins, which the job adds again. They record which task broke the process, with
+-- Of a process that breaks, what was acknowledged, or has begun, is held, unless p_cancels. Cancelled are requests whose
+-- callers wait, since they learn of it, and joins, which the job adds again. They record which task broke the process, with
 -- what code and reason. What has constraints is held by these (find_gated_cause).
 -- An idempotency key whose task is cancelled before its step began is free again.
 -- Locks: none of its own; settle_tasks has locked the processes.
@@ -43,7 +43,7 @@ BEGIN
                 AND (w.slot, w.namespace, w.process_id) = (s.slot, s.namespace, s.process_id)
                 AND (t.slot, t.namespace, t.process_id, t.task_id)
                     = (w.slot, w.namespace, w.process_id, w.task_id)
-                AND (t.is_acknowledged OR w.attempt > 0 OR w.task_type IN ('timeout', 'remove'))
+                AND (t.is_acknowledged OR w.attempt > 0 OR t.has_memos OR w.task_type IN ('timeout', 'remove'))
             RETURNING w.*
         )
         INSERT INTO held (
@@ -105,7 +105,15 @@ BEGIN
                 idempotency_key = CASE WHEN t.attempt_count > 0 THEN t.idempotency_key END
             FROM vain v
             WHERE t.ctid = v.task_row
-            RETURNING v.item, t.task_id, t.task_type, t.reply_to
+            RETURNING v.item, t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.reply_to,
+                t.has_memos
+        ),
+        forgotten AS (
+            DELETE FROM memos m
+            USING cancelled c
+            WHERE c.has_memos
+                AND (m.slot, m.namespace, m.process_id, m.task_id)
+                    = (c.slot, c.namespace, c.process_id, c.task_id)
         ),
         effects AS (
             SELECT c.item, jsonb_agg(jsonb_build_array(

@@ -116,7 +116,14 @@ BEGIN
         SET status = 'cancelled', finished_at = p_now
         FROM vain v
         WHERE t.ctid = v.task_row
-        RETURNING v.item, t.task_id, t.task_type
+        RETURNING v.item, t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.has_memos
+    ),
+    forgotten AS (
+        DELETE FROM memos m
+        USING cancelled c
+        WHERE c.has_memos
+            AND (m.slot, m.namespace, m.process_id, m.task_id)
+                = (c.slot, c.namespace, c.process_id, c.task_id)
     )
     SELECT jsonb_object_agg(o.item, o.tasks)
     INTO v_cancelled

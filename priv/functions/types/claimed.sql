@@ -8,5 +8,6 @@ CREATE TYPE claimed AS (
     previous_status process_status, detail text, aux_state bytea, metadata jsonb,
     corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
     last_event_id bigint, init_task_id bigint, spent bigint[], part json,
-    state_version integer, timer_name text
+    state_version integer, timer_name text,
+    has_memos boolean
 );

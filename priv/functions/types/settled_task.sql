@@ -8,5 +8,6 @@ CREATE TYPE settled_task AS (
     next_history_after bigint, next_history_limit integer, next_history_backward boolean,
     next_step_timeout double precision, next_scheduled_at timestamptz,
     next_first_started_at timestamptz, effects jsonb, job_effects jsonb, started jsonb,
-    next_timer_name text
+    next_timer_name text,
+    next_has_memos boolean
 );

@@ -21,5 +21,6 @@ CREATE TYPE settling AS (
     timer_type        task_type,
     timer_due_at      timestamptz,
     next_id           bigint,      -- of the call or the timer, if the worker goes on with it
-    next_token        bigint
+    next_token        bigint,
+    has_memos         boolean
 );

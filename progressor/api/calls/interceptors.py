@@ -36,10 +36,10 @@ READS = frozenset(
     {
         "Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas", "GetActivity",
         "SetLogLevel", "ListGates", "GetGate", "GetJob", "ListJobs",
-        "GetSchedule", "ListSchedules",
+        "GetSchedule", "ListSchedules", "Remember", "Extend",
     }
 )  # fmt: skip
-"""Methods that are served while draining: they store nothing and wait for nothing."""
+"""Methods that are served while draining: they wait for nothing, and running steps need them."""
 
 RETRY_AFTER = dt.timedelta(milliseconds=200)
 """When a refused caller may try again: about what a balancer needs to find another replica."""

@@ -19,6 +19,7 @@ from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.domain.gates.gate import Gate
 from progressor.domain.jobs.job import Job
 from progressor.domain.processes.admission import Import, Request
+from progressor.domain.processes.memo import StepLease
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import Receipt, Reply
@@ -90,6 +91,16 @@ class JobControl(Protocol):
         """Retry a failed job; return it and the names of the nodes that start again."""
 
 
+class RunningSteps(Protocol):
+    """Serves what a step asks for while it runs, whichever replica runs it."""
+
+    async def remember(self, lease: StepLease, memo_key: str, value: bytes) -> bytes | None: ...
+
+    async def extend(self, lease: StepLease, by: dt.timedelta) -> dt.timedelta: ...
+
+    def deadline_in(self, left: dt.timedelta) -> dt.datetime: ...
+
+
 class LogLevels(Protocol):
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
         """Say nothing below `level`, for a while or (zero) until changed; returns what it was."""
@@ -125,6 +136,7 @@ class Backend:
     schedule_runs: ScheduleRuns
     roster: Replicas
     activities: Activities
+    running_steps: RunningSteps
 
 
 class Servicer:

@@ -6,6 +6,8 @@ A client gets nothing of an internal error but an id that is in the log, nor wha
 import dataclasses
 import datetime as dt
 import itertools
+import logging
+import secrets
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import quote
@@ -16,6 +18,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from progressor import errors, job_errors
 from progressor.wire import fields as wire
+
+_log = logging.getLogger(__name__)
 
 DOMAIN = "progressor"
 PROCESSOR_DOMAIN = "processor"
@@ -40,6 +44,7 @@ _OWN_CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = {
     errors.ProcessRemovedError: grpc.StatusCode.ABORTED,
     errors.ProcessTerminatedError: grpc.StatusCode.ABORTED,
     errors.TaskCancelledError: grpc.StatusCode.ABORTED,
+    errors.LeaseLostError: grpc.StatusCode.ABORTED,
     # Replaces a code of the processor that gRPC does not know.
     errors.RejectedError: grpc.StatusCode.UNKNOWN,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -130,6 +135,15 @@ def internal_status(error_id: str) -> RichStatus:
         reason=errors.ProgressorError.reason, domain=DOMAIN, metadata={"error_id": error_id}
     )
     return _bounded(grpc.StatusCode.INTERNAL, f"{INTERNAL_MESSAGE} [{error_id}]", info)
+
+
+def packed_status(error: errors.ProgressorError) -> bytes:
+    """Return an error as a google.rpc.Status, for a step that asked for something."""
+    if is_internal(error):
+        error_id = secrets.token_hex(8)
+        _log.error("call of a step failed", extra={"error_id": error_id}, exc_info=error)
+        return internal_status(error_id).details
+    return status_of(error, subject={}).details
 
 
 def _told(error: errors.ProgressorError) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -24,6 +24,7 @@ from progressor.api.schedules.servicer import ScheduleServicer
 from progressor.api.server.binding import BIND_KEY, Tls, bind, check_free, credentials_of
 from progressor.api.server.health import Health
 from progressor.api.sessions import Sessions
+from progressor.api.steps import StepServicer
 from progressor.clock import Clock
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
 from progressor.telemetry.instruments import Labels
@@ -106,6 +107,7 @@ class ApiServer:
             GateServicer(backend),
             JobServicer(backend, clock=clock),
             ScheduleServicer(backend, clock=clock),
+            StepServicer(backend),
             ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
         )
         self._names = [it.service.full_name for it in self._servicers]
@@ -158,13 +160,15 @@ class ApiServer:
         """Set the health of all services; without effect once draining."""
         self._health.set_serving(serving=serving)
 
-    async def drain(self, grace: dt.timedelta) -> None:
+    async def drain(
+        self, grace: dt.timedelta, *, steps_done: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Turn new work away, wait up to `grace` for what is in flight, then stop.
 
-        Health goes to NOT_SERVING first, and sessions are notified. Reads are served until the work
-        is done. Those still waiting after `grace` get REPLICA_STOPPED; their requests are durable,
-        or about to be, and continue on another replica.
-        Cancelled, it leaves the server listening and refusing work; drain again.
+        Health goes to NOT_SERVING first, and sessions are notified. Reads, and what running steps
+        ask for, are served until the work and `steps_done` are. Those still waiting after `grace`
+        get REPLICA_STOPPED; their requests are durable, or about to be, and continue on another
+        replica. Cancelled, it leaves the server listening and refusing work; drain again.
         """
         assert self._server is not None, "a server that has started"
         self._health.leave()
@@ -173,6 +177,8 @@ class ApiServer:
         try:
             async with asyncio.timeout(grace.total_seconds()):
                 await self._interceptor.work_done()
+                if steps_done is not None:
+                    await steps_done()
                 self._interceptor.refuse_all()
                 self._turns.close()
                 await self._interceptor.all_done()

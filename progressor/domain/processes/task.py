@@ -131,7 +131,8 @@ class RunningTask:
     once. ``spent``, of a task with constraints, are the microseconds in each `GatedState` until
     this attempt began, and running. ``nodes`` are those of the job for a join, and the predecessors
     for the init of a node that wants their results. ``timer_name`` is that of the timer that fires;
-    "" also for any other task.
+    "" also for any other task. ``memos`` are those of earlier attempts,
+    read if it ``has_memos``.
     """
 
     process: Process
@@ -151,6 +152,8 @@ class RunningTask:
     spent: tuple[int, ...] | None = None
     nodes: tuple[NodeOutcome, ...] = ()
     timer_name: str = ""
+    has_memos: bool = False
+    memos: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @property
     def key(self) -> ProcessKey:

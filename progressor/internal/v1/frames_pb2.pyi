@@ -33,23 +33,59 @@ class StepsFrame(_message.Message):
 
     STEPS_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RawStep]: ...
     @_builtins.property
     def cancelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___RawStepCallResult]: ...
     def __init__(
         self,
         *,
         steps: _abc.Iterable[Global___RawStep] | None = ...,
         cancelled: _abc.Iterable[_builtins.int] | None = ...,
+        results: _abc.Iterable[Global___RawStepCallResult] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "results", b"results", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepsFrame: _TypeAlias = StepsFrame  # noqa: Y015
+
+@_typing.final
+class RawStepCallResult(_message.Message):
+    """StepCallResult; `error` is a google.rpc.Status."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    REMEMBER_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    error: _builtins.bytes
+    remember: _builtins.bytes
+    extend: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        error: _builtins.bytes = ...,
+        remember: _builtins.bytes = ...,
+        extend: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "extend", b"extend", "remember", b"remember", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "extend", b"extend", "remember", b"remember", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["error", "remember", "extend"]  # noqa: Y015
+    _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
+
+Global___RawStepCallResult: _TypeAlias = RawStepCallResult  # noqa: Y015
 
 @_typing.final
 class RawStep(_message.Message):
@@ -83,22 +119,58 @@ class StepAnswersFrame(_message.Message):
 
     ANSWERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RawStepAnswer]: ...
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___RawStepCall]: ...
     def __init__(
         self,
         *,
         answers: _abc.Iterable[Global___RawStepAnswer] | None = ...,
         draining: _builtins.bool = ...,
+        calls: _abc.Iterable[Global___RawStepCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "draining", b"draining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "calls", b"calls", "draining", b"draining"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepAnswersFrame: _TypeAlias = StepAnswersFrame  # noqa: Y015
+
+@_typing.final
+class RawStepCall(_message.Message):
+    """StepCall."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    REMEMBER_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    step_id: _builtins.int
+    remember: _builtins.bytes
+    extend: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        step_id: _builtins.int = ...,
+        remember: _builtins.bytes = ...,
+        extend: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["extend", b"extend", "remember", b"remember", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "extend", b"extend", "remember", b"remember", "request", b"request", "step_id", b"step_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["remember", "extend"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___RawStepCall: _TypeAlias = RawStepCall  # noqa: Y015
 
 @_typing.final
 class RawStepAnswer(_message.Message):

@@ -135,6 +135,11 @@ class StepHistories:
     stored: Histories
     cache: HistoryCache
 
+    async def with_memos(self, task: RunningTask) -> RunningTask:
+        """Return a task with the memos of its earlier attempts."""
+        memos = await self.stored.memos(task.key, task.task_id)
+        return dataclasses.replace(task, memos=memos)
+
     async def read(self, task: RunningTask, namespace: Namespace) -> tuple[Event, ...] | Failed:
         """Return the events that go with a task, or why the step fails without them."""
         process = task.process

@@ -289,6 +289,8 @@ class Steps:
                 if not isinstance(handed, RunningTask):
                     return handed
                 task = handed
+            if task.has_memos:
+                task = await self.histories.with_memos(task)
             history = await self.histories.read(task, namespace)
         except errors.StorageUnavailableError:
             # The processor needs the history. The settlement waits for PostgreSQL and releases the

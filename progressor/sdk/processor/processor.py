@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 import grpc
 from typing_extensions import TypeForm
 
+from progressor import errors
 from progressor.sdk.codec.codecs import JSON, Codec, Payload
 from progressor.sdk.processor import server
 from progressor.sdk.processor.blocking import BlockingWarning, watched
@@ -23,6 +24,7 @@ from progressor.sdk.processor.checks import (
     check_state,
     name_of_handler,
 )
+from progressor.sdk.processor.links import StepLink
 from progressor.sdk.processor.step import State, Step, check_timer_name
 from progressor.sdk.processor.verdicts import (
     Reject,
@@ -68,6 +70,7 @@ class _Attempt:
 
     request: pb.ProcessRequest
     threads: Executor
+    link: StepLink | None
     thread: Future[Payload] | None = None
 
 
@@ -291,11 +294,13 @@ class Processor(Generic[State]):
         if self._versions is not None:
             self._versions.check()
 
-    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+    async def answer(
+        self, request: pb.ProcessRequest, threads: Executor, link: StepLink | None = None
+    ) -> pb.ProcessResponse:
         """Run the handler of a task, and return its answer; plain handlers run in `threads`.
 
-        The span of the step is current while the handler runs. This is the whole processor without
-        a socket, for servers and tests.
+        By `link` the handler reaches the engine. The span of the step is current while the handler
+        runs. This is the whole processor without a socket, for servers and tests.
         """
         process = request.process
         if process.state_version > self._version:
@@ -306,7 +311,7 @@ class Processor(Generic[State]):
         if handler is None:
             return self._unimplemented(request)
         key = (process.namespace, process.process_id)
-        attempt = _Attempt(request, threads)
+        attempt = _Attempt(request, threads, link)
         earlier = self._attempts.setdefault(key, attempt)
         if earlier is not attempt:
             return _still_running(request, earlier.request.task)
@@ -329,6 +334,7 @@ class Processor(Generic[State]):
             codec=self._codec,
             state_type=self._state_type,
             versions=self._versions,
+            link=attempt.link,
         )
         try:
             value = await _run(handler, step, attempt)
@@ -339,6 +345,13 @@ class Processor(Generic[State]):
             return error.to_wire()
         except Verdict as verdict:
             return verdict.to_wire()
+        except asyncio.CancelledError:
+            if attempt.link is not None:
+                # A plain handler runs on, and must learn of it.
+                attempt.link.is_lost = True
+            raise
+        except errors.LeaseLostError as error:
+            return failure(grpc.StatusCode.ABORTED, str(error), error.reason)
         except Exception as error:  # noqa: BLE001  # an exception of the user's code ends this step alone
             return self._failed(request, error)
         return response
@@ -349,9 +362,10 @@ class Processor(Generic[State]):
         *,
         limits: server.Limits = server.LIMITS_DEFAULT,
         streaming: bool = True,
+        engine: str | None = None,
     ) -> None:
         """Serve until SIGTERM or SIGINT, drain and return, as `progressor.sdk.serve`."""
-        server.serve(self, bind=bind, limits=limits, streaming=streaming)
+        server.serve(self, bind=bind, limits=limits, streaming=streaming, engine=engine)
 
     def running(
         self,
@@ -359,9 +373,10 @@ class Processor(Generic[State]):
         *,
         limits: server.Limits = server.LIMITS_DEFAULT,
         streaming: bool = True,
+        engine: str | None = None,
     ) -> AbstractAsyncContextManager[str]:
         """Serve inside an ``async with``, which returns the address; `progressor.sdk.running`."""
-        return server.running(self, bind=bind, limits=limits, streaming=streaming)
+        return server.running(self, bind=bind, limits=limits, streaming=streaming, engine=engine)
 
     def _register(
         self, task_type: TaskType, handler: Handler[State, Returned], *, timer_name: str = ""

@@ -15,9 +15,10 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from progressor.sdk.processor.links import ServiceLink, StepLink, connection_to
 from progressor.sdk.processor.streaming import AnswerStep, StepServer
 from progressor.sdk.processor.verdicts import failure
-from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
+from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, Connection, check_address
 from progressor.v1 import processor_service_pb2 as pb
 
 try:
@@ -54,8 +55,10 @@ class Servable(Protocol):
     def name(self) -> str:
         """Its namespace."""
 
-    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        """Return the answer to one step."""
+    async def answer(
+        self, request: pb.ProcessRequest, threads: Executor, link: StepLink | None = None
+    ) -> pb.ProcessResponse:
+        """Return the answer to one step; by `link` it reaches the engine while it runs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,7 @@ def serve(
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
+    engine: str | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, wait for the running steps and return.
 
@@ -94,9 +98,17 @@ def serve(
         limits: How much runs at once.
         streaming: Offer ProcessStream, in which a step costs a fraction of a single call. The
             engine detects this.
+        engine: The address of the engine, "host:port" or "unix:/path". Steps that come in calls of
+            their own need it for `Step.once`, `extend` and `keep_alive`: those of a processor
+            without streaming, and steps of more than 1 MiB. No TLS.
     """
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
-        runner.run(_serve_until_signal(processors, bind, limits, streaming=streaming))
+        runner.run(
+            _serve_until_signal(
+                running(*processors, bind=bind, limits=limits, streaming=streaming, engine=engine),
+                processors,
+            )
+        )
 
 
 @contextlib.asynccontextmanager
@@ -105,6 +117,7 @@ async def running(
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
+    engine: str | None = None,
 ) -> AsyncIterator[str]:
     """Serve inside an ``async with``, which returns the bound address (port 0: any free port).
 
@@ -117,6 +130,7 @@ async def running(
         TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
     """
     check_address(bind)
+    connection = None if engine is None else connection_to(engine)
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     steps = StepServer(_router(processors, threads), limits.steps_max)
     for processor in processors:
@@ -132,7 +146,7 @@ async def running(
         ),
         maximum_concurrent_rpcs=rpcs_max,
     )
-    server.add_generic_rpc_handlers((_service(steps, streaming=streaming),))
+    server.add_generic_rpc_handlers((_service(steps, connection, streaming=streaming),))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
@@ -147,6 +161,8 @@ async def running(
         steps.leave()
         await health_servicer.leave()
         await server.stop(limits.drain_timeout.total_seconds())
+        if connection is not None:
+            await connection.close()
         threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -157,7 +173,9 @@ async def _describe(
     return pb.DescribeResponse(request_bytes_max=MESSAGE_BYTES_MAX)
 
 
-def _service(steps: StepServer, *, streaming: bool) -> grpc.GenericRpcHandler:
+def _service(
+    steps: StepServer, engine: Connection | None, *, streaming: bool
+) -> grpc.GenericRpcHandler:
     """Return the service; without streaming, ProcessStream is UNIMPLEMENTED."""
 
     async def process(
@@ -167,7 +185,8 @@ def _service(steps: StepServer, *, streaming: bool) -> grpc.GenericRpcHandler:
         if not steps.take():
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many running steps")
         try:
-            return await steps.answer(request)
+            link = None if engine is None else ServiceLink(engine, request)
+            return await steps.answer(request, link)
         finally:
             steps.release()
 
@@ -222,13 +241,13 @@ class _Health(health.aio.HealthServicer):
 
 
 async def _serve_until_signal(
-    processors: tuple[Servable, ...], bind: str, limits: Limits, *, streaming: bool
+    served: contextlib.AbstractAsyncContextManager[str], processors: tuple[Servable, ...]
 ) -> None:
     leaving = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leaving.set)
-    async with running(*processors, bind=bind, limits=limits, streaming=streaming) as address:
+    async with served as address:
         _announce(processors, address)
         await leaving.wait()
         _log.info("processor draining", extra={"address": address})
@@ -257,12 +276,12 @@ def _router(processors: tuple[Servable, ...], threads: Executor) -> AnswerStep:
         raise ValueError(message)
     if len(processors) == 1:
         answer = processors[0].answer
-        return lambda request: answer(request, threads)
+        return lambda request, link: answer(request, threads, link)
 
-    async def answer_step(request: pb.ProcessRequest) -> pb.ProcessResponse:
+    async def answer_step(request: pb.ProcessRequest, link: StepLink | None) -> pb.ProcessResponse:
         processor = by_name.get(request.process.namespace)
         if processor is not None:
-            return await processor.answer(request, threads)
+            return await processor.answer(request, threads, link)
         message = f"no processor for namespace {request.process.namespace!r}, only {list(by_name)}"
         return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_PROCESSOR")
 

@@ -1,7 +1,8 @@
 """The argument of a handler: a process, its task, and what the handler changes."""
 
+import contextlib
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -10,7 +11,7 @@ from typing_extensions import TypeForm, Unpack
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.intent import TIMER_NAME_BYTES_MAX, TIMERS_MAX
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
-from progressor.sdk.codec.kinds import Decoded, name_of
+from progressor.sdk.codec.kinds import ANYTHING, Decoded, name_of
 from progressor.sdk.codec.wire import (
     Seconds,
     instant_from_wire,
@@ -18,7 +19,13 @@ from progressor.sdk.codec.wire import (
     object_to_wire,
     optional,
 )
+from progressor.sdk.processor.links import NoLink, StepLink
 from progressor.sdk.processor.messages import add_message
+from progressor.sdk.processor.requests import (
+    KEEP_ALIVE_SECONDS,
+    BlockingRequests,
+    StepRequests,
+)
 from progressor.sdk.processor.verdicts import Reject
 from progressor.sdk.processor.versions import StateVersions
 from progressor.sdk.values.constraints import Constraints
@@ -68,8 +75,10 @@ class Step(Generic[State]):
         "_args",
         "_codec",
         "_history",
+        "_link",
         "_nodes",
         "_request",
+        "_requests",
         "_response",
         "_state",
         "_state_type",
@@ -84,9 +93,12 @@ class Step(Generic[State]):
         codec: Codec,
         state_type: Payload = Any,
         versions: StateVersions | None = None,
+        link: StepLink | None = None,
     ) -> None:
         self._request, self._response = request, response
         self._codec, self._state_type, self._versions = codec, state_type, versions
+        self._link = link
+        self._requests: StepRequests | None = None
         self._args = self._state = self._history = self._nodes = _UNREAD
 
     @property
@@ -146,7 +158,7 @@ class Step(Generic[State]):
 
     @property
     def deadline(self) -> dt.datetime:
-        """When the engine gives this step up."""
+        """When the engine gives this step up; `extend` moves it."""
         return instant_from_wire(self._request.deadline)
 
     @property
@@ -438,6 +450,71 @@ class Step(Generic[State]):
         metadata: Mapping[str, Payload] | None = None,
     ) -> None:
         add_message(self._response, kind, process_id, args, options, self._codec, metadata=metadata)
+
+    async def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        *args: Any,  # noqa: ANN401  # those of the function
+        type: TypeForm[Decoded] = ANYTHING,  # noqa: A002  # as elsewhere in the SDK
+    ) -> Decoded:
+        """Run a function once in all attempts of this task, and return its result.
+
+        The result is stored at once, before the rest of the step is saved. A later attempt, after
+        an error of the handler, a crash or a retry, gets it and does not run the function. So the
+        function runs again only if the processor or its connection is lost between its end and the
+        store. A plain handler uses ``step.blocking.once``.
+
+        Args:
+            key: Of the result, unique within the task: 1 to 256 bytes. At most 256 per task.
+            function: A coroutine function, or a plain one.
+            args: For the function.
+            type: Of the result.
+
+        Raises:
+            LeaseLostError: The engine has given this step up; the result is not stored.
+            ValueError: The key is empty, too long or in use, or the task has 256 results; the
+                function is not run. Or the stored result is not of the `type`.
+            InvalidRequestError: The result is larger than the namespace allows for payloads.
+            RuntimeError: The step came in a call of its own, and the processor does not know the
+                address of the engine; see `serve`.
+        """
+        return await self._asks().once(key, function, args, type)
+
+    async def extend(self, seconds: Seconds) -> dt.datetime:
+        """Move the deadline of this step to so many seconds from now; return the new deadline.
+
+        It is earlier where the namespace's ``step_timeout_max`` ends the step before, and it is
+        never moved to an earlier instant. A plain handler uses ``step.blocking.extend``.
+
+        Raises:
+            LeaseLostError: The engine has given this step up.
+            ValueError: `seconds` is not greater than 0.
+            RuntimeError: As for `once`.
+        """
+        return await self._asks().extend(seconds)
+
+    def keep_alive(
+        self, every: Seconds = KEEP_ALIVE_SECONDS
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """Give this step more time again and again while an ``async with`` block runs.
+
+        Each time the deadline is moved to three times `every` from now, up to the namespace's
+        ``step_timeout_max``. A lost lease ends the block with LeaseLostError. A plain handler uses
+        ``with step.blocking.keep_alive()``.
+        """
+        return self._asks().keep_alive(every)
+
+    @property
+    def blocking(self) -> BlockingRequests:
+        """`once`, `extend` and `keep_alive` for plain handlers, which cannot await."""
+        return BlockingRequests(self._asks())
+
+    def _asks(self) -> StepRequests:
+        if self._requests is None:
+            link = NoLink() if self._link is None else self._link
+            self._requests = StepRequests(self._request, self._codec, link)
+        return self._requests
 
     def _expect_readable(self, state: bytes) -> None:
         """Raise TypeError for a state that the next step could not read."""

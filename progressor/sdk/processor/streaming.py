@@ -24,14 +24,18 @@ from typing import TypeAlias
 import grpc
 from google.protobuf import message
 
+from progressor import errors
 from progressor.internal.v1 import frames_pb2
+from progressor.sdk.processor.links import StepLink, StreamLink
 from progressor.sdk.processor.verdicts import failure, text_of_step
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.frames import Outbox
 
 Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
-AnswerStep: TypeAlias = Callable[[pb.ProcessRequest], Awaitable[pb.ProcessResponse]]
+AnswerStep: TypeAlias = Callable[
+    [pb.ProcessRequest, StepLink | None], Awaitable[pb.ProcessResponse]
+]
 
 QUEUE_STEPS_MAX = 10_000
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -50,8 +54,8 @@ _UNREADABLE = failure(
 
 _log = logging.getLogger(__name__)
 
-# The step_id and the serialized response; None: the announcement of the drain.
-_Item: TypeAlias = tuple[int, bytes] | None
+# The step_id and the serialized response; None: the announcement of the drain; or a step's call.
+_Item: TypeAlias = tuple[int, bytes] | frames_pb2.RawStepCall | None
 
 
 class StepServer:
@@ -132,6 +136,9 @@ class _Stream:
         self._steps: dict[int, asyncio.Task[None] | None] = {}
         self._answers: Outbox[_Item] = Outbox(size=_size)
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
+        self._calls: dict[int, asyncio.Future[frames_pb2.RawStepCallResult]] = {}
+        self._last_call_id = 0
+        self.loop = asyncio.get_running_loop()
         self._leaving = self._read_all = False
         self._over = asyncio.Event()
         # The end of another step may start this one; its context must not leak into it.
@@ -163,6 +170,19 @@ class _Stream:
         self._answers.put(None)
         self._end_when_done()
 
+    async def ask(self, call: frames_pb2.RawStepCall) -> frames_pb2.RawStepCallResult:
+        """Return the result of a step's call; raise LeaseLostError if the stream ends."""
+        if self._over.is_set():
+            raise errors.LeaseLostError
+        self._last_call_id = call.call_id = self._last_call_id + 1
+        answer: asyncio.Future[frames_pb2.RawStepCallResult] = self.loop.create_future()
+        self._calls[call.call_id] = answer
+        self._answers.put(call)
+        try:
+            return await answer
+        finally:
+            del self._calls[call.call_id]
+
     def begin(self, step_id: int, packed: bytes) -> None:
         """Run a step that has a slot."""
         self._steps[step_id] = self._group.create_task(
@@ -181,6 +201,10 @@ class _Stream:
                 self._receive(step.step_id, step.request)
             if frame.cancelled:
                 self._cancel(frame.cancelled)
+            for result in frame.results:
+                asked = self._calls.get(result.call_id)
+                if asked is not None and not asked.done():
+                    asked.set_result(result)
             await self._server.room()
         self._read_all = True
         self._end_when_done()
@@ -224,7 +248,7 @@ class _Stream:
             self._answer(step_id, _UNREADABLE)
             return
         try:
-            response = await self._server.answer(request)
+            response = await self._server.answer(request, StreamLink(self, step_id))
             answer = response.SerializeToString()
         except asyncio.CancelledError:
             # Unless the engine cancelled the step, the handler cancelled itself.
@@ -255,6 +279,8 @@ class _Stream:
         for item in items:
             if item is None:
                 frame.draining = True
+            elif isinstance(item, frames_pb2.RawStepCall):
+                frame.calls.append(item)
             else:
                 # Half the time of giving both to `add`.
                 raw = add()
@@ -285,11 +311,16 @@ class _Stream:
                 self._server.dequeue(self, step_id)
 
     def _forget(self) -> None:
-        """Release the slots of steps that never started."""
+        """Release the slots of steps that never started, and end the calls of plain handlers."""
+        for asked in self._calls.values():
+            if not asked.done():
+                asked.set_exception(errors.LeaseLostError())
         while self._steps:
             self._steps.popitem()
             self._server.release()
 
 
 def _size(item: _Item) -> int:
+    if isinstance(item, frames_pb2.RawStepCall):
+        return item.ByteSize()
     return 0 if item is None else len(item[1])

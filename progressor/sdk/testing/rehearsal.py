@@ -33,6 +33,7 @@ from progressor.sdk.codec.wire import (
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
 from progressor.sdk.testing.answers import in_range, recorded, refusal_of
+from progressor.sdk.testing.link import RehearsedLink
 from progressor.sdk.testing.snapshots import Stored, stored_process
 from progressor.sdk.testing.timers import DueTimer, Timer, Timers, due_at, in_order, timer_changes
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
@@ -93,6 +94,7 @@ class Task:
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     nodes: Sequence[NodeOutcome] = ()
     history_range: types_pb2.HistoryRange | None = None
+    memos: dict[str, bytes] = dataclasses.field(default_factory=dict)
     attempt: int = 1
     broken_by: int | None = None
     response: bytes = b""
@@ -503,6 +505,7 @@ class Rehearsal(Generic[State]):
             attempt=timer.attempt,
             first_started_at=timer.first_at,
             timer_name=timer.name,
+            memos=timer.memos,
         )
         await self._run(task, timer)
 
@@ -611,7 +614,12 @@ class Rehearsal(Generic[State]):
         process = self._process
         assert process is not None, "a task needs a process"
         while True:  # ends with the policy's attempts
-            response = await self._processor.answer(self._request(task, process), _InlineExecutor())
+            latest = self._now + self._config.step_timeout_max
+            response = await self._processor.answer(
+                self._request(task, process),
+                _InlineExecutor(),
+                RehearsedLink(task.memos, self._now, latest),
+            )
             refusal = refusal_of(response, task.task_type)
             if refusal is None:
                 await self._save(process, task, response)
@@ -708,6 +716,7 @@ class Rehearsal(Generic[State]):
                 caller_context=task.context,
                 nodes=[outcome_to_wire(it, self._codec) for it in task.nodes],
                 timer_name=task.timer_name,
+                memos=task.memos,
             ),
             deadline=instant_to_wire(self._now + self._config.step_timeout),
         )
@@ -751,7 +760,9 @@ class Rehearsal(Generic[State]):
                 self._timers[name] = Timer(name=name, message=it, due_at=due, task_id=task_id)
         broken = self._breaking_timer if task.task_type is domain.TaskType.REPAIR else None
         if broken is not None and broken.name not in changes:
-            again = dataclasses.replace(broken.again(self._now), task_id=next(self._task_ids))
+            again = dataclasses.replace(
+                broken.again(self._now), task_id=next(self._task_ids), memos={}
+            )
             self._timers[again.name] = again
 
     def _enter(self, status: types_pb2.ProcessStatus.ValueType) -> types_pb2.Process:

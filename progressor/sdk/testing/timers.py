@@ -29,6 +29,7 @@ class Timer:
     task_id: int
     attempt: int = 1
     first_at: dt.datetime | None = None
+    memos: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
     def again(self, not_before: dt.datetime) -> "Timer":
         """Return a new timer, due at the same instant, or at `not_before` if that is later."""

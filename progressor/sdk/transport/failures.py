@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from progressor import errors, job_errors
 
+_CODES = {it.value[0]: it for it in grpc.StatusCode}
 _ENGINE_DOMAIN = "progressor"
 _PROCESSOR_DOMAIN = "processor"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -86,6 +87,11 @@ def read_status(error: grpc.RpcError, target: str) -> Status:
     """Return the status of a failed RPC, with its rich details if it has any."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError), "gRPC raises calls as errors"
     rich = _rich_status(error)
+    rich.message = rich.message or error.details() or ""
+    return _described(rich, target, error.code())
+
+
+def _described(rich: status_pb2.Status, target: str, code: grpc.StatusCode | None) -> Status:
     info = error_details_pb2.ErrorInfo()
     retry = error_details_pb2.RetryInfo()
     request = error_details_pb2.BadRequest()
@@ -96,8 +102,8 @@ def read_status(error: grpc.RpcError, target: str) -> Status:
         detail.Unpack(request)
     return Status(
         target=target,
-        code=error.code(),
-        message=rich.message or error.details() or "",
+        code=code or grpc.StatusCode.UNKNOWN,
+        message=rich.message,
         domain=info.domain,
         reason=info.reason,
         metadata=dict(info.metadata),
@@ -125,6 +131,11 @@ def error_for(status: Status) -> errors.ProgressorError:
     if status.code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.DeadlineExceededError(None)
     return UnexpectedStatusError(status.code, status.message, status.reason)
+
+
+def error_of_status(status: status_pb2.Status) -> errors.ProgressorError:
+    """Return the error of a status that came in a message."""
+    return error_for(_described(status, "the engine", _CODES.get(status.code)))
 
 
 def _rich_status(error: grpc.Call | grpc.aio.AioRpcError) -> status_pb2.Status:

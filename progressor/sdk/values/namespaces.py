@@ -59,6 +59,7 @@ class NamespaceConfig:
     payload_bytes_max: int = 2 * 1024 * 1024
     waiting_callers_max: int = 20_000
     unreachable_patience: dt.timedelta | None = None
+    step_timeout_max: dt.timedelta = dt.timedelta(hours=1)
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

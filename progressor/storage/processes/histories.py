@@ -21,6 +21,11 @@ EVENTS_MAX = 1000
 """Events shown per task."""
 
 
+class _Memo(NamedTuple):
+    key: str
+    value: bytes
+
+
 class Histories:
     def __init__(self, context: StorageContext) -> None:
         self._context = context
@@ -55,6 +60,10 @@ class Histories:
             after = page[-1].event_id
             room = None if room is None else room - len(page)
         return HistoryPage(events=tuple(events), next_after=None)
+
+    async def memos(self, key: ProcessKey, task_id: int) -> dict[str, bytes]:
+        """Read the memos of a task; whoever holds its lease is the only one to add any."""
+        return dict(await self._context.read(_Memo, _SQL["read_memos"], key, task_id=task_id))
 
     async def _page(
         self, key: ProcessKey, direction: Direction, *, after: int, last: int, limit: int

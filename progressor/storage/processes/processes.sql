@@ -106,3 +106,9 @@ LIMIT %(limit)s
 SELECT init_task_id
 FROM progressor.processes
 WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+
+-- name: read_memos
+-- Reads the memos of a task. Locks: none.
+SELECT key, value
+FROM progressor.memos
+WHERE (slot, namespace, process_id, task_id) = (%(slot)s, %(namespace)s, %(process_id)s, %(task_id)s)

@@ -49,6 +49,11 @@ CALL_OF_A_BROKEN_ONE = f"""
         (slot, namespace, process_id, task_id, task_type, status, due_at, replica_id)
     SELECT slot, namespace, process_id, task_id, 'call', 'waiting', now(), 1
     FROM call"""  # noqa: S608  our words
+MEMO = """
+    INSERT INTO progressor.memos (slot, namespace, process_id, task_id, key, value, created_at)
+    SELECT t.slot, t.namespace, t.process_id, t.task_id, 'k', '', now()
+    FROM progressor.tasks t
+    WHERE {}"""
 VIOLATIONS: Violations = {
     "timers_have_names_of_their_own": [
         "UPDATE progressor.tasks SET timer_name = 'a' WHERE timer_name = 'b'",
@@ -114,6 +119,11 @@ VIOLATIONS: Violations = {
             "broken_processes_wait_for_repair",
             "waiting_tasks_are_due_in_order",
         ),
+    ],
+    "memos_are_of_tasks_that_may_run": [
+        MEMO.format("t.status = 'running'"),
+        MEMO.format("t.status = 'finished'"),
+        MEMO.replace("t.task_id", "0", 1).format("t.status = 'running'"),
     ],
     "broken_processes_name_the_failed_task": [
         process("corrupted_by = init_task_id", f"status = 'error' AND {ALONE}"),

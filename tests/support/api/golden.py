@@ -169,7 +169,8 @@ def _fill_map(pairs: Any, field: Any, source: Source, place: str) -> None:
         if value.message_type is not None:
             pairs[key].CopyFrom(_scalar_or_message(value, source, f"{place}.{key}", 3))
         else:
-            pairs[key] = f"{key}-value"
+            text = f"{key}-value"
+            pairs[key] = text.encode() if value.type == value.TYPE_BYTES else text
 
 
 def _scalar_or_message(  # noqa: C901, PLR0911  # a case for each type

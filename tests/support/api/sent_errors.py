@@ -53,6 +53,7 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (errors.ProcessRemovedError("p"), "process_id=p"),
         (errors.ProcessTerminatedError("p", "why"), "process_id=p detail=why"),
         (errors.TaskCancelledError("p", 3), "process_id=p task_id=3"),
+        (errors.LeaseLostError("p", 3), "process_id=p task_id=3"),
     ],
     "UNIMPLEMENTED": [(job_errors.LedByEngineError("n", "j"), "namespace=n job_id=j")],
     "INVALID_ARGUMENT": [

@@ -273,10 +273,22 @@ class ModelledStorage:
             following.task_id = following.task_id or written.next.task_id
             assert written.next.task_id == following.task_id
             assert written.next.attempt == following.attempt
+            assert written.next.has_memos or not following.memos
             self.hold(written.next, held.store)
         if written.process is not None:
             assert written.process == self.process(task.key)
         self.follow()
+
+    def remember(self, held: Held, memo_key: str) -> None:
+        task = self.model.processes[held.task.key.process_id].running
+        assert task is not None, "the task is held"
+        verdict = "known" if memo_key in task.memos else "stored"
+
+        stored = self.do(self.stores[held.store].remember(held.task, memo_key))
+
+        assert stored is not None
+        assert (stored.verdict, stored.value is None) == (verdict, verdict == "stored")
+        task.memos.add(memo_key)
 
     def settle_too_late(self, which: int, outcome: Outcome) -> None:
         if not self.stale:
@@ -287,6 +299,7 @@ class ModelledStorage:
         settled = self.do(self.stores[late.store].settle(late.task, outcome))
 
         assert settled == LeaseLost()
+        assert self.do(self.stores[late.store].remember(late.task, "late")) is None
         assert dump(self.machinery.observer) == before
 
     def claim(self, *, wait: bool, limit: int) -> None:
@@ -350,6 +363,7 @@ class ModelledStorage:
         for number, task in claimed:
             expected = self.model.claim(due[task.task_id], task.task_id)
             assert (task.task_type, task.attempt) == (expected.task_type, expected.attempt)
+            assert task.has_memos or not expected.memos
             self.hold(task, number)
         return set(ids)
 
@@ -386,9 +400,13 @@ class ModelledStorage:
 
     def compare_rows(self, processes: Sequence[Any], tasks: Sequence[Any]) -> None:
         self.adopt()
+        memos = self.machinery.observer.execute(
+            "SELECT task_id, key FROM progressor.memos ORDER BY 1, 2"
+        ).fetchall()
         for rows, modelled in (
             (processes, self.model.process_rows()),
             (tasks, self.model.task_rows()),
+            (memos, self.model.memo_rows()),
         ):
             assert rows == modelled, (
                 f"in the tables {set(rows) - set(modelled)},"

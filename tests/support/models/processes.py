@@ -32,6 +32,7 @@ class ModelTask:
     response: bytes | None = None
     constraints: Constraints | None = None
     is_acknowledged: bool = False
+    memos: set[str] = dataclasses.field(default_factory=set)
 
     def end(self, status: TaskStatus, reason: str | None = None) -> None:
         assert not self.has_ended
@@ -41,7 +42,8 @@ class ModelTask:
 
     @property
     def is_held_on_error(self) -> bool:
-        return self.is_acknowledged or self.attempt > 0 or self.task_type in TIMER_TYPES
+        has_begun = self.attempt > 0 or bool(self.memos)
+        return self.is_acknowledged or has_begun or self.task_type in TIMER_TYPES
 
     @property
     def has_ended(self) -> bool:
@@ -245,6 +247,20 @@ class Model:
         recovers = process.running is not None or process.line or process.timer is not None
         recovers = recovers or (process.broken_by is not None and not process.broken_by.has_ended)
         return End.FAILED if process.status is ProcessStatus.ERROR and not recovers else None
+
+    def memo_rows(self) -> list[tuple[int | None, str]]:
+        """Return the memos of tasks that may run, and forget those of the others."""
+        for process in self.processes.values():
+            is_broken = process.status is ProcessStatus.ERROR
+            for task in process.tasks:
+                if task.has_ended and not (is_broken and task is process.broken_by):
+                    task.memos.clear()
+        return sorted(
+            (task.task_id, memo_key)
+            for process in self.processes.values()
+            for task in process.tasks
+            for memo_key in task.memos
+        )
 
     def remove(self, process_id: str) -> ModelProcess | None:
         return self.processes.pop(process_id, None)

@@ -14,6 +14,7 @@ from psycopg import sql
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.intent import Failed, Intent, Outcome, SetTimer, Succeeded
+from progressor.domain.processes.memo import Remember
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
@@ -34,6 +35,7 @@ from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.processes.step_writes import StepWrites, Stored
 from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
 from progressor.storage.replicas.status import Watch
@@ -62,7 +64,7 @@ UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="connection refused"
 TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
     "gated", "gates", "gate_holders", "gate_queues", "orders", "jobs", "job_nodes", "schedules",
-    "schedule_runs", "held",
+    "schedule_runs", "held", "memos",
     "messages", "refused_messages",
     "orphans",
 )  # fmt: skip
@@ -159,6 +161,7 @@ class Store:
     replicas: Replicas
     retention: Retention
     gates: Gates
+    step_writes: StepWrites
     effects: RecordedEffects
 
     @property
@@ -286,6 +289,30 @@ class Store:
                 expires_after=EXPIRES_AFTER,
             )
         )
+
+    async def remember(
+        self, task: RunningTask, memo_key: str, value: bytes = b"memo", *, token: int | None = None
+    ) -> Stored | None:
+        memo = Remember(
+            key=task.key,
+            task_id=task.task_id,
+            token=token or task.token,
+            memo_key=memo_key,
+            value=value,
+        )
+        return await self.step_writes.remember(memo)
+
+    async def memos(self, key: ProcessKey) -> dict[int, list[str]]:
+        """Return the keys of the memos of a process, by task."""
+        found: dict[int, list[str]] = {}
+        async with self.pool.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT task_id, key FROM progressor.memos WHERE process_id = %s ORDER BY 1, 2",
+                [key.process_id],
+            )
+            for task_id, memo_key in await cursor.fetchall():
+                found.setdefault(task_id, []).append(memo_key)
+        return found
 
     async def claim_due(
         self,
@@ -433,6 +460,7 @@ def store(
         replicas=Replicas(context, lease_timeout=LEASE_TIMEOUT),
         retention=Retention(context),
         gates=gates,
+        step_writes=StepWrites(context, settings=settings, commit=gathering, step_grace=GRACE),
         effects=effects,
     )
 
@@ -467,6 +495,7 @@ async def running_stores(
             for each in stores:
                 group.create_task(each.admissions.run(), name="admissions")
                 group.create_task(each.settlements.run(), name="settlements")
+                group.create_task(each.step_writes.run(), name="step writes")
                 group.create_task(each.processes.run(), name="reads")
             try:
                 yield stores
@@ -474,6 +503,7 @@ async def running_stores(
                 for each in stores:
                     each.admissions.close()
                     each.settlements.close()
+                    each.step_writes.close()
                     each.processes.close()
     finally:
         await pools.close()

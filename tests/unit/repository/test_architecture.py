@@ -20,6 +20,7 @@ READERS_OF_THE_CLOCK = {
     "engine/wiring.py": "the other half of the composition root",
     "example/rollout.py": "what a user writes, who wants a night",
     "sdk/client/client.py": "default of an argument that a user may give",
+    "sdk/processor/links.py": "spreads the repeats of many steps",
 }
 BROAD_CATCHERS = {
     "runtime/core/context.py": "the next scan sees the same rows",
@@ -33,6 +34,7 @@ BROAD_CATCHERS = {
     "telemetry/traces/span_queue.py": "a bug of the exporter costs one batch",
 }
 TASKS_WITHOUT_GROUP = {
+    "sdk/processor/requests.py": "a group would wrap what the user's block raises",
     "sdk/transport/session.py": "a client has no task group; `close` ends its tasks",
 }
 CLOCKS = re.compile(r"(dt|datetime)(\.datetime)?\.(now|utcnow|today)|time\.time(_ns)?|random\.\w+")

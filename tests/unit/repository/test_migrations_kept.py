@@ -37,6 +37,7 @@ CHECKSUMS = {
     "0022_pre_process_ends.sql": "e74118d7e04d68ed",
     "0023_pre_messages.sql": "b269feeabf254444",
     "0024_pre_named_timers.sql": "3fdb01aa4118d1b7",
+    "0025_pre_memos.sql": "e1b46c6daf2b5304",
 }
 
 

@@ -35,6 +35,7 @@ BEGIN
         AND p.status = 'error';
     v_recovers := FOUND;
     IF v_recovers THEN
+        PERFORM forget_memos(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
         PERFORM release_held(
             p_replica_id, ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
         PERFORM enqueue_first_task(p_now, p_slot, p_namespace, p_process_id);

@@ -161,6 +161,7 @@ BEGIN
             effects := merge_json(effects, run_broken_again(
                 v_now, p_replica_id, p_starvation_timeout, v_leader));
         END IF;
+        PERFORM forget_memos(v_key);
         PERFORM enqueue_first_task(v_now, p_slot, p_namespace, p_process_id);
         IF v_leader.is_gated THEN
             effects := merge_json(effects, settle_gates(

@@ -42,6 +42,7 @@ BEGIN
         WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
             AND p.leader_id IS NOT NULL;
     END IF;
+    PERFORM forget_memos(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     DELETE FROM schedule s
     WHERE (s.slot, s.namespace, s.process_id, s.task_id)
         = (p_slot, p_namespace, p_process_id, v_task_id);

@@ -1,7 +1,8 @@
 -- Restarts nodes whose followers are in error. An init that broke its follower runs again under its own id, without
 -- another turn in its order, as in run_broken_again; one that was cancelled is replaced by a new init task of the same
 -- args. If the init has succeeded, the follower runs on at once, and the timer that broke it, or those that were
--- cancelled when it was stopped, are set again: for their own instants, or now if these have passed.
+-- cancelled when it was stopped, are set again: for their own instants, or now if these have passed. A task
+-- that replaces another takes over its memos.
 -- What was held on it waits again; describe_recovered tells of it.
 -- Locks: none of its own; the caller has locked leader and followers, and called halt_processes for these.
 -- Returns: the tasks that are due now, and the constraints that they have yet to be given.
@@ -32,6 +33,12 @@ BEGIN
                 ELSE b.constraints
             END AS constraints,
             i.broken_row,
+            CASE WHEN i.broken_row IS NULL THEN
+                CASE WHEN i.status <> 'finished' THEN p.init_task_id ELSE b.task_id END
+            END AS replaced_id,
+            CASE WHEN i.broken_row IS NULL THEN
+                CASE WHEN i.status <> 'finished' THEN i.has_memos ELSE b.has_memos END
+            END AS has_memos,
             i.caller_context, coalesce(b.trace_context, i.trace_context) AS trace_context,
             b.step_timeout, b.history_after, b.history_limit, b.history_backward,
             b.args AS timer_args, greatest(p_now, b.scheduled_at) AS due_at, b.timer_name,
@@ -42,7 +49,7 @@ BEGIN
         JOIN LATERAL find_process(n.follower_slot, n.follower_namespace, n.follower_id) p
             ON p.status = 'error'
         CROSS JOIN LATERAL (
-            SELECT t.status, t.caller_context, t.trace_context,
+            SELECT t.status, t.caller_context, t.trace_context, t.has_memos,
                 CASE WHEN t.status = 'error' AND t.task_id = p.corrupted_by THEN t.ctid END
                     AS broken_row
             FROM tasks t
@@ -53,7 +60,7 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT DISTINCT ON (t.timer_name) t.task_id, t.task_type, t.constraints, t.trace_context,
                 t.step_timeout, t.history_after, t.history_limit, t.history_backward, t.args,
-                t.scheduled_at, t.timer_name
+                t.scheduled_at, t.timer_name, t.has_memos
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id)
                     = (n.follower_slot, n.follower_namespace, n.follower_id)
@@ -91,12 +98,13 @@ BEGIN
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
             step_timeout, history_after, history_limit, history_backward, args, caller_context,
-            trace_context, timer_name
+            trace_context, timer_name, has_memos
         )
         SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type, 'waiting', p_now, a.due_at,
             a.step_timeout, a.history_after, a.history_limit, a.history_backward,
             CASE WHEN a.task_type = 'init' THEN a.args ELSE a.timer_args END,
-            CASE WHEN a.task_type = 'init' THEN a.caller_context END, a.trace_context, a.timer_name
+            CASE WHEN a.task_type = 'init' THEN a.caller_context END, a.trace_context, a.timer_name,
+            a.has_memos
         FROM again a
         WHERE a.task_id IS NOT NULL AND a.broken_row IS NULL
     ),
@@ -106,6 +114,14 @@ BEGIN
             started_at = NULL, finished_at = NULL, token = NULL, replica_id = NULL
         FROM again a
         WHERE t.ctid = a.broken_row
+    ),
+    taken_over AS (
+        UPDATE memos m
+        SET task_id = a.task_id
+        FROM again a
+        WHERE a.has_memos
+            AND (m.slot, m.namespace, m.process_id, m.task_id)
+                = (a.slot, a.namespace, a.process_id, a.replaced_id)
     ),
     scheduled AS (
         INSERT INTO schedule (
@@ -120,6 +136,10 @@ BEGIN
     SELECT a.slot, a.namespace, a.process_id, a.task_id, a.constraints
     FROM again a
     WHERE a.task_id IS NOT NULL;
+    PERFORM forget_memos(ARRAY(
+        SELECT (n.follower_slot, n.follower_namespace, n.follower_id)::process_key
+        FROM unnest(p_ordinal) AS o (ordinal)
+        CROSS JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, o.ordinal) n));
     FOR slot, namespace, process_id IN
         SELECT DISTINCT n.follower_slot, n.follower_namespace, n.follower_id
         FROM unnest(p_ordinal) AS o (ordinal)

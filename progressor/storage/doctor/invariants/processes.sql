@@ -127,6 +127,27 @@ WHERE p.status IS DISTINCT FROM 'error'
     OR t.status IS DISTINCT FROM 'waiting'
     OR t.attempt_count <> h.attempt
 
+-- name: memos_are_of_tasks_that_may_run
+-- says: a memo is of a task that has not ended, or may run again on a broken process, and that says so
+-- store_memos writes a memo under the lease of its task, with both flags. Whatever ends the task, or brings its
+-- process back, deletes it (forget_memos, settle_waits, delete_process).
+SELECT m.namespace, m.process_id,
+    concat('task ', m.task_id, ' has memos, ',
+        CASE
+            WHEN t.status IS NULL THEN 'and has no record'
+            WHEN t.finished_at IS NULL THEN 'and its record or its lease says that it has none'
+            ELSE concat('and is ', t.status, ' on a process that is ', p.status)
+        END) AS detail
+FROM (SELECT DISTINCT slot, namespace, process_id, task_id FROM progressor.memos) m
+LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
+LEFT JOIN progressor.running r USING (slot, namespace, process_id, task_id)
+WHERE t.has_memos IS NOT TRUE
+    OR (r.task_id IS NOT NULL AND r.has_memos IS NOT TRUE)
+    OR (t.finished_at IS NOT NULL AND (
+        p.status <> 'error' OR t.status = 'finished' OR t.task_type = 'repair'
+        OR t.task_id <> p.corrupted_by))
+
 -- name: broken_processes_name_the_failed_task
 -- says: the task that broke a process has a record, and did not succeed
 -- The task that breaks a process ends in error with it; retention keeps that task. It may run again, or be cancelled

@@ -180,7 +180,10 @@ async def test_a_fault_of_one_step_is_reported_in_its_own_answer() -> None:
 class Buggy(Processor[Any]):
     """A processor of which one answer has a bug."""
 
-    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:  # noqa: ARG002  # as overridden
+    async def answer(
+        self, request: pb.ProcessRequest, threads: Executor, link: object = None
+    ) -> pb.ProcessResponse:
+        del threads, link
         if request.process.process_id == "bug":
             message = "a bug"
             raise RuntimeError(message)
@@ -354,8 +357,11 @@ class Bare:
 
     name = "bare"
 
-    async def answer(self, asked: pb.ProcessRequest, pool: Executor) -> pb.ProcessResponse:
+    async def answer(
+        self, asked: pb.ProcessRequest, pool: Executor, link: object = None
+    ) -> pb.ProcessResponse:
         assert pool is not None
+        del link
         return pb.ProcessResponse(response=asked.process.namespace.encode())
 
 

@@ -1,0 +1,209 @@
+"""How a running step reaches the engine: on its stream, by StepService, or not at all."""
+
+import asyncio
+import datetime as dt
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf import message
+from google.rpc import status_pb2
+
+from progressor import errors
+from progressor.internal.v1 import frames_pb2
+from progressor.sdk.codec.wire import duration_to_wire, instant_from_wire
+from progressor.sdk.transport.connection import Connection, Endpoint
+from progressor.sdk.transport.exchange import Exchange
+from progressor.sdk.transport.failures import EngineUnavailableError, error_of_status
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import step_service_pb2 as step_service
+
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+SERVICE_TIMEOUT = dt.timedelta(seconds=10)
+"""For one request to StepService; it is repeated while the step runs."""
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 2.0
+
+_REPEATED = (
+    errors.StorageUnavailableError,
+    errors.OverloadedError,
+    errors.ShuttingDownError,
+    errors.ReplicaStoppedError,
+    errors.DeadlineExceededError,
+    EngineUnavailableError,
+)
+
+
+class StepLink:
+    """What a step can ask for while it runs. Both requests are safe to repeat, and are repeated."""
+
+    is_lost = False
+    """Whether the engine has given the step up."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the server."""
+        raise NotImplementedError
+
+    async def remember(self, key: str, value: bytes) -> bytes | None:
+        """Store a memo; return the value that it has already, None: it is stored.
+
+        Raises:
+            LeaseLostError: The engine has given the step up; nothing is stored.
+            InvalidRequestError: The key or the value exceeds a limit.
+        """
+        return await self._insist(lambda: self._remember(key, value))
+
+    async def extend(self, by: dt.timedelta) -> dt.datetime:
+        """Move the deadline to `by` from now; return it.
+
+        Raises:
+            LeaseLostError: The engine has given the step up.
+            InvalidRequestError: `by` is not greater than 0.
+        """
+        return await self._insist(lambda: self._extend(by))
+
+    def check(self) -> None:
+        """Raise an error if nothing can be asked for."""
+        if self.is_lost:
+            raise errors.LeaseLostError
+
+    def wait_for(self, asked: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return what a coroutine returns, from the thread of a plain handler."""
+        return self.begin(asked).result()
+
+    def begin(self, asked: Coroutine[Any, Any, Answer]) -> "Pending[Answer]":
+        """Run a coroutine on the event loop, from the thread of a plain handler."""
+        return asyncio.run_coroutine_threadsafe(asked, self.loop)
+
+    def expect_thread(self) -> None:
+        """Raise RuntimeError on the event loop, which cannot wait for itself."""
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001  # public, and None without one
+            message = "step.blocking is for plain handlers; an async one awaits step.once and so on"
+            raise RuntimeError(message)
+
+    async def _remember(self, key: str, value: bytes) -> bytes | None:
+        raise NotImplementedError
+
+    async def _extend(self, by: dt.timedelta) -> dt.datetime:
+        raise NotImplementedError
+
+    async def _insist(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask until there is an answer; ends with the step, whose deadline the engine keeps."""
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            self.check()
+            try:
+                return await ask()
+            except _REPEATED:
+                await asyncio.sleep(pause * (1 - random.random() / 2))  # noqa: S311  jitter, not a secret
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+class Pending(Protocol[Answer_co]):
+    """A `concurrent.futures.Future`, as far as it is used."""
+
+    def result(self) -> Answer_co:
+        """Wait for the result."""
+
+    def cancel(self) -> bool:
+        """Cancel what runs."""
+
+
+class AskOnStream(Protocol):
+    """A stream, as a link needs it."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where it runs."""
+
+    async def ask(self, call: frames_pb2.RawStepCall) -> frames_pb2.RawStepCallResult:
+        """Return the result of a call, to which a call_id is given."""
+
+
+class StreamLink(StepLink):
+    """Asks on the stream of the step."""
+
+    def __init__(self, stream: AskOnStream, step_id: int) -> None:
+        self._stream, self._step_id = stream, step_id
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the stream."""
+        return self._stream.loop
+
+    async def _remember(self, key: str, value: bytes) -> bytes | None:
+        asked = pb.RememberCall(key=key, value=value).SerializeToString()
+        result = await self._ask(frames_pb2.RawStepCall(step_id=self._step_id, remember=asked))
+        return _earlier(pb.RememberResult.FromString(result.remember))
+
+    async def _extend(self, by: dt.timedelta) -> dt.datetime:
+        asked = pb.ExtendCall(by=duration_to_wire(by)).SerializeToString()
+        result = await self._ask(frames_pb2.RawStepCall(step_id=self._step_id, extend=asked))
+        return instant_from_wire(pb.ExtendResult.FromString(result.extend).deadline)
+
+    async def _ask(self, call: frames_pb2.RawStepCall) -> frames_pb2.RawStepCallResult:
+        result = await self._stream.ask(call)
+        if result.HasField("error"):
+            try:
+                status = status_pb2.Status.FromString(result.error)
+            except message.DecodeError:
+                status = status_pb2.Status(message="the error cannot be read")
+            raise error_of_status(status)
+        return result
+
+
+class ServiceLink(StepLink):
+    """Asks StepService."""
+
+    def __init__(self, connection: Connection, request: pb.ProcessRequest) -> None:
+        self._connection, self._loop = connection, asyncio.get_running_loop()
+        process, task = request.process, request.task
+        self._lease: dict[str, Any] = {
+            "namespace": process.namespace,
+            "process_id": process.process_id,
+            "task_id": task.task_id,
+            "token": task.token,
+        }
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the server."""
+        return self._loop
+
+    async def _remember(self, key: str, value: bytes) -> bytes | None:
+        asked = step_service.RememberRequest(key=key, value=value, **self._lease)
+        return await self._connection.send(Exchange(asked, _earlier, None, repeatable=True))
+
+    async def _extend(self, by: dt.timedelta) -> dt.datetime:
+        asked = step_service.ExtendRequest(by=duration_to_wire(by), **self._lease)
+        extended = Exchange(
+            asked, lambda found: instant_from_wire(found.deadline), None, repeatable=True
+        )
+        return await self._connection.send(extended)
+
+
+class NoLink(StepLink):
+    """Of a step that came in a call of its own to a processor that does not know the engine."""
+
+    def check(self) -> None:
+        """Raise RuntimeError, which says what to do."""
+        message = (
+            "this step came in a call of its own: give the processor the address of the engine, "
+            'with serve(..., engine="host:port"), to use step.once, step.extend and step.keep_alive'
+        )
+        raise RuntimeError(message)
+
+
+def connection_to(engine: str) -> Connection:
+    """Return a connection to the engine at an address; it opens with the first request."""
+    return Connection(
+        Endpoint(target=engine, timeout=SERVICE_TIMEOUT, credentials=None, jitter=random.random)
+    )
+
+
+def _earlier(found: Any) -> bytes | None:  # noqa: ANN401  # of the stream or of the service
+    return found.earlier_value if found.HasField("earlier_value") else None

@@ -1,0 +1,311 @@
+"""`step.once`, `extend` and `keep_alive` in handlers, on a stream and by StepService."""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import datetime as dt
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from progressor.domain.processes.process import process_key
+from progressor.sdk import (
+    Client,
+    InvalidRequestError,
+    LeaseLostError,
+    ProcessFailedError,
+    Processor,
+    Step,
+)
+from tests.support.engine.replica import NOW_AND_THEN, Replica, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LINKS = pytest.mark.parametrize("streaming", [True, False], ids=["stream", "service"])
+KINDS = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+SHORT = dt.timedelta(milliseconds=300)
+PATIENCE_SECONDS = 30.0
+_numbers = itertools.count(1)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database) as replica:
+        yield replica
+
+
+@dataclasses.dataclass
+class Outside:
+    """What is outside of the engine: it counts what was done, by a word."""
+
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    def do(self, word: str) -> dict[str, int]:
+        self.counts[word] += 1
+        return {word: self.counts[word]}
+
+    async def do_async(self, word: str) -> dict[str, int]:
+        await asyncio.sleep(0)
+        return self.do(word)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    replica: Replica,
+    handler: Callable[[Step[Any]], Any],
+    *,
+    streaming: bool = True,
+    knows_engine: bool = True,
+    **options: Any,
+) -> AsyncIterator[Client]:
+    """Serve a handler of calls, and yield a client of its namespace with a process "p"."""
+    processor: Processor[Any] = Processor(f"once-{next(_numbers)}")
+    processor.init(lambda _: None)
+    processor.call(handler)
+    processor.repair(lambda _: None)
+    engine = replica.address if knows_engine else None
+    options = {"retry_policy": NOW_AND_THEN, **options}
+    async with (
+        processor.running("127.0.0.1:0", streaming=streaming, engine=engine) as address,
+        replica.namespace(processor.name, address, **options) as client,
+    ):
+        await client.start("p")
+        yield client
+
+
+def once(step: Step[Any], outside: Outside, word: str, is_async: bool) -> Any:
+    if is_async:
+        return step.once(word, outside.do_async, word, type=dict[str, int])
+    return step.blocking.once(word, outside.do, word, type=dict[str, int])
+
+
+@KINDS
+@LINKS
+async def test_the_next_attempt_gets_the_result_and_runs_the_function_no_more(
+    replica: Replica, streaming: bool, is_async: bool
+) -> None:
+    outside, attempts = Outside(), []
+
+    def finish(step: Step[Any], found: object) -> object:
+        attempts.append(step.attempt)
+        if step.attempt < 3:
+            raise KeyError("a bug of the handler")
+        return found
+
+    async def in_turns(step: Step[Any]) -> Any:
+        paid = await once(step, outside, "pay", True)
+        sent = await once(step, outside, "send", True)
+        return finish(step, [paid, sent, await once(step, outside, "pay", True)])
+
+    def plain(step: Step[Any]) -> Any:
+        paid = once(step, outside, "pay", False)
+        return finish(
+            step, [paid, once(step, outside, "send", False), once(step, outside, "pay", False)]
+        )
+
+    async with served(replica, in_turns if is_async else plain, streaming=streaming) as client:
+        answer = await client.call("p")
+
+    assert answer.response == [{"pay": 1}, {"send": 1}, {"pay": 1}]
+    assert (attempts, outside.counts) == ([1, 2, 3], {"pay": 1, "send": 1})
+
+
+@LINKS
+async def test_a_retry_of_what_broke_does_not_pay_again(replica: Replica, streaming: bool) -> None:
+    outside, has_bug = Outside(), True
+
+    async def pay(step: Step[Any]) -> Any:
+        receipt = await step.once("pay", outside.do, "pay")
+        if has_bug:
+            raise KeyError("a bug of the handler")
+        return receipt
+
+    async with served(replica, pay, streaming=streaming) as client:
+        with pytest.raises(ProcessFailedError) as caught:
+            await client.call("p")
+        has_bug = False
+        await client.retry("p")
+        assert caught.value.task_id is not None
+        answer = await client.await_task("p", task_id=caught.value.task_id)
+        next_call = await client.call("p")
+
+    assert (answer.response, outside.counts) == ({"pay": 1}, {"pay": 2})
+    assert next_call.response == {"pay": 2}
+
+
+@LINKS
+async def test_a_result_that_is_too_large_or_one_too_many_says_so(
+    replica: Replica, streaming: bool
+) -> None:
+    errors: list[str] = []
+
+    async def large(step: Step[Any]) -> None:
+        try:
+            await step.once("large", lambda: "x" * 200)
+        except InvalidRequestError as error:
+            errors.append(str(error))
+        for number in range(256):
+            await step.once(f"k{number}", lambda: None)
+        try:
+            await step.once("over", pytest.fail, "it is not run")
+        except ValueError as error:
+            errors.append(str(error))
+
+    async with served(replica, large, streaming=streaming, payload_bytes_max=100) as client:
+        await client.call("p")
+
+    assert errors == [
+        "value: must be at most 100 bytes, got 202",
+        "step.once: the task has 256 memos already, which is the maximum",
+    ]
+
+
+async def test_a_step_in_a_call_of_its_own_says_that_it_needs_the_engine(replica: Replica) -> None:
+    outside = Outside()
+
+    async def pay(step: Step[Any]) -> None:
+        await step.once("pay", outside.do, "pay")
+
+    async with served(replica, pay, streaming=False, knows_engine=False) as client:
+        with pytest.raises(ProcessFailedError) as caught:
+            await client.call("p")
+
+    assert 'serve(..., engine="host:port")' in caught.value.detail
+    assert outside.counts == {}
+
+
+@KINDS
+@LINKS
+async def test_a_step_that_extends_its_deadline_outlasts_its_timeout(
+    replica: Replica, streaming: bool, is_async: bool
+) -> None:
+    moved: list[bool] = []
+
+    async def work(step: Step[Any]) -> int:
+        before = step.deadline
+        deadline = await step.extend(60)
+        moved.append(before < deadline == step.deadline)
+        await asyncio.sleep(3 * SHORT.total_seconds())
+        return step.attempt
+
+    def plain(step: Step[Any]) -> int:
+        before = step.deadline
+        deadline = step.blocking.extend(60)
+        moved.append(before < deadline == step.deadline)
+        threading.Event().wait(3 * SHORT.total_seconds())
+        return step.attempt
+
+    handler: Callable[[Step[Any]], Any] = work if is_async else plain
+    async with served(replica, handler, streaming=streaming, step_timeout=SHORT) as client:
+        answer = await client.call("p")
+
+    assert (answer.response, moved) == (1, [True])
+
+
+@LINKS
+async def test_no_step_outlasts_the_longest_timeout_of_its_namespace(
+    replica: Replica, streaming: bool
+) -> None:
+    ended: list[str] = []
+
+    async def work(step: Step[Any]) -> None:
+        try:
+            async with step.keep_alive(0.05):
+                await asyncio.sleep(PATIENCE_SECONDS)
+        except (asyncio.CancelledError, LeaseLostError) as error:
+            ended.append(type(error).__name__)
+            raise
+
+    longest: dict[str, Any] = {"step_timeout": SHORT, "step_timeout_max": 3 * SHORT}
+    async with served(replica, work, streaming=streaming, **longest) as client:
+        with pytest.raises(ProcessFailedError) as caught:
+            await client.call("p")
+
+    assert caught.value.failure_reason == "STEP_TIMEOUT"
+    assert ended == ["CancelledError"] * 3
+
+
+@LINKS
+async def test_a_step_that_is_kept_alive_outlasts_its_timeout(
+    replica: Replica, streaming: bool
+) -> None:
+    async def work(step: Step[Any]) -> int:
+        async with step.keep_alive(0.1):
+            await asyncio.sleep(4 * SHORT.total_seconds())
+        return step.attempt
+
+    async with served(replica, work, streaming=streaming, step_timeout=SHORT) as client:
+        answer = await client.call("p")
+
+    assert answer.response == 1
+
+
+@KINDS
+@LINKS
+async def test_a_handler_whose_process_was_removed_learns_that_its_lease_is_lost(
+    replica: Replica, streaming: bool, is_async: bool
+) -> None:
+    outside, errors = Outside(), []
+    begun, removed, ended = asyncio.Event(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def work(step: Step[Any]) -> None:
+        begun.set()
+        await asyncio.to_thread(removed.wait, PATIENCE_SECONDS)
+        try:
+            await once(step, outside, "late", True)
+        except LeaseLostError as error:
+            errors.append(error.reason)
+            raise
+        finally:
+            ended.set()
+
+    def plain(step: Step[Any]) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert removed.wait(PATIENCE_SECONDS)
+        try:
+            once(step, outside, "late", False)
+        except LeaseLostError as error:
+            errors.append(error.reason)
+            raise
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    async with served(replica, work if is_async else plain, streaming=streaming) as client:
+        await client.call("p", accept_only=True)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await begun.wait()
+            await client.remove("p")
+            removed.set()
+            await ended.wait()
+        await replica.points.wait("fenced", key=process_key(client.namespace, "p"))
+
+    assert (errors, outside.counts) == (["LEASE_LOST"], {"late": 1})
+
+
+async def test_a_plain_handler_whose_step_timed_out_stores_nothing_more(replica: Replica) -> None:
+    outside, errors = Outside(), []
+    ended = threading.Event()
+
+    def work(step: Step[Any]) -> str:
+        if step.attempt == 1:
+            threading.Event().wait(4 * SHORT.total_seconds())
+            try:
+                step.blocking.once("late", outside.do, "late")
+            except LeaseLostError as error:
+                errors.append(error.reason)
+            finally:
+                ended.set()
+        return "done"
+
+    policy = dataclasses.replace(NOW_AND_THEN, attempts_max=1000)
+    async with served(replica, work, step_timeout=SHORT, retry_policy=policy) as client:
+        answer = await client.call("p")
+        assert await asyncio.to_thread(ended.wait, PATIENCE_SECONDS)
+
+    assert (answer.response, errors, outside.counts) == ("done", ["LEASE_LOST"], {})
