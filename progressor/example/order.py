@@ -62,19 +62,30 @@ async def serve_customer(step: Step[Order]) -> dict[str, str]:
     """Answer a call; `args_as` rejects args that are neither Pay nor Ship."""
     match step.args_as(Pay | Ship):
         case Pay(amount=amount):
-            return pay(step, amount)
+            return await pay(step, amount)
         case _:
             return ship(step)
 
 
-def pay(step: Step[Order], amount: int) -> dict[str, str]:
-    """Take the money and cancel the timer. A rejection changes neither the order nor the timer."""
+async def charge(reference: str, amount: int) -> str:
+    """Ask the payment provider for the money, and return its receipt; a stand-in for a request."""
+    assert amount > 0, "an order has a price"
+    return reference
+
+
+async def pay(step: Step[Order], amount: int) -> dict[str, str]:
+    """Take the money, once in all attempts, and cancel the timer.
+
+    A rejection changes neither the order nor the timer.
+    """
     if amount != step.state.price:
         raise Reject(f"the price is {step.state.price}, not {amount}", reason="WRONG_AMOUNT")
+    reference = f"{step.process_id}/{step.task_id}"
+    receipt = await step.once("charge", charge, reference, amount, type=str)
     step.state = msgspec.structs.replace(step.state, paid=True)
     step.emit({"paid": amount})
     step.unset_timer()
-    return {"receipt": f"{step.process_id}/{step.task_id}"}
+    return {"receipt": receipt}
 
 
 def ship(step: Step[Order]) -> dict[str, str]:
