@@ -10,10 +10,10 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.processes.process import process_key
 from progressor.sdk import (
     Client,
     InvalidRequestError,
@@ -247,45 +247,96 @@ async def test_a_step_that_is_kept_alive_outlasts_its_timeout(
 
 @KINDS
 @LINKS
-async def test_a_handler_whose_process_was_removed_learns_that_its_lease_is_lost(
-    replica: Replica, streaming: bool, is_async: bool
+async def test_a_handler_whose_lease_another_has_stores_nothing(
+    replica: Replica, database: str, streaming: bool, is_async: bool
 ) -> None:
     outside, errors = Outside(), []
-    begun, removed, ended = asyncio.Event(), threading.Event(), asyncio.Event()
+    begun, is_stolen = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    async def work(step: Step[Any]) -> None:
-        begun.set()
-        await asyncio.to_thread(removed.wait, PATIENCE_SECONDS)
+    def note(error: LeaseLostError) -> None:
+        errors.append(error.reason)
+
+    async def work(step: Step[Any]) -> Any:
+        if step.attempt == 1 and not is_stolen.is_set():
+            begun.set()
+            await asyncio.to_thread(is_stolen.wait, PATIENCE_SECONDS)
         try:
-            await once(step, outside, "late", True)
+            return await once(step, outside, "pay", True)
         except LeaseLostError as error:
-            errors.append(error.reason)
+            note(error)
+            raise
+
+    def plain(step: Step[Any]) -> Any:
+        if step.attempt == 1 and not is_stolen.is_set():
+            loop.call_soon_threadsafe(begun.set)
+            assert is_stolen.wait(PATIENCE_SECONDS)
+        try:
+            return once(step, outside, "pay", False)
+        except LeaseLostError as error:
+            note(error)
+            raise
+
+    async with served(replica, work if is_async else plain, streaming=streaming) as client:
+        task_id = (await client.call("p", accept_only=True)).task_id
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await begun.wait()
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE progressor.running SET token = nextval('progressor.lease_tokens')"
+                " WHERE namespace = %s",
+                [client.namespace],
+            )
+        is_stolen.set()
+        # The replica finds a lease that no worker has, and hands the task back.
+        answer = await client.await_task("p", task_id=task_id)
+
+    assert errors == ["LEASE_LOST"]
+    assert (answer.response, outside.counts) == ({"pay": 2}, {"pay": 2})
+
+
+@KINDS
+@LINKS
+async def test_a_cancelled_step_raises_in_its_handler(
+    replica: Replica, streaming: bool, is_async: bool
+) -> None:
+    outside, ended = Outside(), []
+    begun, is_cancelled, has_ended = asyncio.Event(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def work(_: Step[Any]) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE_SECONDS)
+        except asyncio.CancelledError as error:
+            ended.append(type(error).__name__)
             raise
         finally:
-            ended.set()
+            has_ended.set()
 
     def plain(step: Step[Any]) -> None:
         loop.call_soon_threadsafe(begun.set)
-        assert removed.wait(PATIENCE_SECONDS)
+        assert is_cancelled.wait(PATIENCE_SECONDS)
         try:
-            once(step, outside, "late", False)
+            # The cancellation is on its way.
+            while True:
+                step.blocking.extend(1)
         except LeaseLostError as error:
-            errors.append(error.reason)
-            raise
+            ended.append(type(error).__name__)
+            once(step, outside, "late", False)
         finally:
-            loop.call_soon_threadsafe(ended.set)
+            loop.call_soon_threadsafe(has_ended.set)
 
     async with served(replica, work if is_async else plain, streaming=streaming) as client:
-        await client.call("p", accept_only=True)
+        task_id = (await client.call("p", accept_only=True)).task_id
         async with asyncio.timeout(PATIENCE_SECONDS):
             await begun.wait()
-            await client.remove("p")
-            removed.set()
-            await ended.wait()
-        await replica.points.wait("fenced", key=process_key(client.namespace, "p"))
+            await client.cancel("p", task_id=task_id)
+            is_cancelled.set()
+            await has_ended.wait()
 
-    assert (errors, outside.counts) == (["LEASE_LOST"], {"late": 1})
+    expected = "CancelledError" if is_async else "LeaseLostError"
+    assert (ended, outside.counts) == ([expected], {})
 
 
 async def test_a_plain_handler_whose_step_timed_out_stores_nothing_more(replica: Replica) -> None:

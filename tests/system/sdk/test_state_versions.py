@@ -14,6 +14,7 @@ import pytest_asyncio
 from progressor import errors
 from progressor.cli.output import render
 from progressor.sdk import BYTES, Client, Processor, ProcessStatus, Step, TaskType, running
+from progressor.sdk.processor.links import StepLink
 from progressor.sdk.testing import Rehearsal
 from progressor.v1 import processor_service_pb2 as pb
 from tests.support.engine.replica import NOW_AND_THEN, Replica
@@ -82,8 +83,10 @@ class Deployed:
     def __init__(self, current: Processor[Any]) -> None:
         self.current = current
 
-    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
-        return await self.current.answer(request, threads)
+    async def answer(
+        self, request: pb.ProcessRequest, threads: Executor, link: StepLink | None = None
+    ) -> pb.ProcessResponse:
+        return await self.current.answer(request, threads, link)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
