@@ -14,7 +14,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterator
 from types import EllipsisType, FunctionType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeGuard
 
 from progressor.sdk.codec.codecs import CheckedCodec, Codec
 from progressor.sdk.codec.kinds import name_of
@@ -36,6 +36,7 @@ _USELESS = (
 )
 _OF_COROUTINES = frozenset({"close", "send", "throw"})
 _ASKING = frozenset({"args_as", "results_as"})
+_REQUESTS = frozenset({"once", "extend"})
 _UNKNOWN: Any = object()
 
 
@@ -67,8 +68,11 @@ def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> No
     source = _Source.of(handler)
     for call, chain in () if source is None else _calls(source.definition):
         assert source is not None, "there are calls"
-        if _is_coroutine_function(call.func, source.function) and _is_lost(chain, source.step):
+        is_asked = _is_of_step(call.func, source.step) and call.func.attr in _REQUESTS
+        is_coroutine = is_asked or _is_coroutine_function(call.func, source.function)
+        if is_coroutine and _is_lost(chain, source.step):
             how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"
+            how += ", or use step.blocking" if how and is_asked else ""
             called = f"{ast.unparse(call.func)}(...)"
             message = f"{owner} must await {called} {source.place(call)}{how}"
             raise TypeError(message)
@@ -177,7 +181,7 @@ def _is_lost(chain: _Chain, step: str) -> bool:
             return isinstance(around, _USELESS)
 
 
-def _is_of_step(expression: ast.expr, step: str) -> bool:
+def _is_of_step(expression: ast.expr, step: str) -> TypeGuard[ast.Attribute]:
     """Return whether this is an attribute of the step; none takes a coroutine."""
     match expression:
         case ast.Attribute(value=ast.Name(id=name)):

@@ -1,5 +1,6 @@
 """Failed jobs that are retried, and with what each of their nodes begins again."""
 
+import dataclasses
 import datetime as dt
 from typing import Any
 
@@ -14,13 +15,14 @@ from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.storage.processes.settlements import LeaseLost
 from tests.storage.jobs.graphs.cases import LEADER, call, follower, led, nodes
-from tests.support.models.jobs.graphs import DIAMOND, Graph
+from tests.support.models.jobs.graphs import DIAMOND, Graph, specs
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.jobs.store import DONE, JobStore, begun
 from tests.support.storage.store import (
     BROKEN,
     NO_TIME,
     a_request,
+    fresh_key,
     success,
 )
 
@@ -103,6 +105,35 @@ async def test_an_init_that_broke_its_follower_runs_again_under_its_own_id(
     assert [(it.task_id, it.status) for it in traced] == [
         (init.task_id, TaskStatus.FINISHED), (behind.task_id, TaskStatus.RUNNING),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_broken", [True, False], ids=["broken", "overdue"])
+async def test_a_node_that_is_retried_has_the_memos_of_its_init(
+    jobs: JobStore, observer: psycopg.Connection[Any], is_broken: bool
+) -> None:
+    leader = fresh_key()
+    await jobs.submit(leader, specs({"a": ()}), timeout=HOUR)
+    [init] = (await jobs.claim()).values()
+    await jobs.store.remember(init, "pay")
+    if is_broken:
+        await jobs.settled(init, BROKEN)
+        [join] = (await jobs.claim()).values()
+        await jobs.settled(join, BROKEN)
+    else:
+        await jobs.settled(init, dataclasses.replace(BROKEN, retryable=True))
+        jobs.store.clock.advance(2 * HOUR)
+        await jobs.control.fail_overdue(limit=10)
+        await jobs.control.maintain(leader)
+
+    await jobs.control.retry(leader, deadline=None, timeout=None)
+    await jobs.control.maintain(leader)
+    [again] = (await jobs.claim()).values()
+
+    assert (again.task_id == init.task_id, again.has_memos) == (is_broken, True)
+    assert await jobs.store.memos(init.key) == {again.task_id: ["pay"]}
+    assert broken_invariants(observer, now=jobs.store.clock.now()) == {}
+    await jobs.settled(again, success())
+    assert await jobs.store.memos(init.key) == {}
 
 
 async def test_only_a_failed_job_is_retried(jobs: JobStore) -> None:

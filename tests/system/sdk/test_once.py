@@ -10,9 +10,11 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import grpc
 import psycopg
 import pytest
 import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
 
 from progressor.sdk import (
     Client,
@@ -22,7 +24,9 @@ from progressor.sdk import (
     Processor,
     Step,
 )
-from tests.support.engine.replica import NOW_AND_THEN, Replica, running_replica
+from progressor.v1 import step_service_pb2 as pb
+from progressor.v1.step_service_pb2_grpc import StepServiceStub
+from tests.support.engine.replica import NOW_AND_THEN, Replica, refusal, running_replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -337,6 +341,32 @@ async def test_a_cancelled_step_raises_in_its_handler(
 
     expected = "CancelledError" if is_async else "LeaseLostError"
     assert (ended, outside.counts) == ([expected], {})
+
+
+async def test_the_service_names_each_field_that_is_at_fault(replica: Replica) -> None:
+    async with (
+        served(replica, lambda _: None) as client,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = StepServiceStub(channel)
+        lease = {"namespace": client.namespace, "process_id": "p", "task_id": 1, "token": 1}
+        found = [
+            await refusal(stub.Remember(pb.RememberRequest())),
+            await refusal(stub.Remember(pb.RememberRequest(**lease, key="k" * 257))),
+            await refusal(stub.Extend(pb.ExtendRequest(**lease, by=Duration(seconds=-1)))),
+            await refusal(stub.Extend(pb.ExtendRequest(**lease | {"namespace": "none"}))),
+            await refusal(stub.Remember(pb.RememberRequest(**lease, key="k"))),
+            await refusal(stub.Extend(pb.ExtendRequest(**lease, by=Duration(seconds=1)))),
+        ]
+
+    assert [(it.reason, [each.field for each in it.violations]) for it in found] == [
+        ("INVALID_REQUEST", ["namespace", "process_id", "task_id", "token", "key"]),
+        ("INVALID_REQUEST", ["key"]),
+        ("INVALID_REQUEST", ["by"]),
+        ("INVALID_REQUEST", ["by"]),
+        ("LEASE_LOST", []),
+        ("LEASE_LOST", []),
+    ]
 
 
 async def test_a_plain_handler_whose_step_timed_out_stores_nothing_more(replica: Replica) -> None:

@@ -331,6 +331,14 @@ def asking_for_a_price(step: Step[Any]) -> int:
     return sum(len(it) for it in step.results_as(list[Price]).values())
 
 
+async def charging_once(step: Step[Any]) -> None:
+    step.once("charge", charge)  # type: ignore[unused-coroutine]  # that is the mistake
+
+
+def extending_plainly(step: Step[Any]) -> None:
+    step.extend(60)  # type: ignore[unused-coroutine]  # that is the mistake
+
+
 AWAIT = "must await charge(...)"
 
 
@@ -340,6 +348,8 @@ AWAIT = "must await charge(...)"
         *((it, AWAIT, "") for it in (discarding, deciding_by_it, keeping_it, emitting_it)),
         *((it, AWAIT, "") for it in (looking_into_it, negating_it)),
         (discarding_plainly, AWAIT, "; make the handler `async def`"),
+        (charging_once, "must await step.once(...)", ""),
+        (extending_plainly, "must await step.extend(...)", "async def`, or use step.blocking"),
         (asking_for_two_dataclasses, "requests a `", "more than one dataclass"),
         (asking_for_a_price, "requests a `", "JSON cannot represent `Price`"),
     ],
