@@ -349,7 +349,8 @@ async def test_the_service_names_each_field_that_is_at_fault(replica: Replica) -
         grpc.aio.insecure_channel(replica.address) as channel,
     ):
         stub = StepServiceStub(channel)
-        lease = {"namespace": client.namespace, "process_id": "p", "task_id": 1, "token": 1}
+        key = {"namespace": client.namespace, "process_id": "p"}
+        lease: dict[str, Any] = {**key, "task_id": 1, "token": 1}
         found = [
             await refusal(stub.Remember(pb.RememberRequest())),
             await refusal(stub.Remember(pb.RememberRequest(**lease, key="k" * 257))),
