@@ -84,6 +84,7 @@ class StorageMachine(ReplicasMachine):
         event_count=st.integers(0, 2),
         after=st.none() | AFTER,
         broken_by=st.sampled_from([None, TaskType.CALL, TaskType.TIMEOUT]),
+        timers=st.lists(st.sampled_from(["a", "b"]), unique=True).map(sorted),
     )  # fmt: skip
     def put(
         self,
@@ -92,9 +93,15 @@ class StorageMachine(ReplicasMachine):
         event_count: int,
         after: dt.timedelta | None,
         broken_by: TaskType | None,
+        timers: list[str],
     ) -> None:
         self.storage.put(
-            process_id, status, event_count=event_count, after=after, broken_by=broken_by
+            process_id,
+            status,
+            event_count=event_count,
+            after=after,
+            timers=timers,
+            broken_by=broken_by,
         )
 
     @rule(process_id=IDS, really=RARELY, keeps=st.booleans())

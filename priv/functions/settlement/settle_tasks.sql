@@ -275,7 +275,8 @@ BEGIN
                 WHEN e.outcome = 'retry' AND (
                     e.timer_id IS NULL
                     OR e.task_type NOT IN ('timeout', 'remove')
-                    OR v_now + make_interval(secs => p_retry_after[e.item]) < e.timer_due_at
+                    OR (v_now + make_interval(secs => p_retry_after[e.item]), e.task_id)
+                        < (e.timer_due_at, e.timer_id)
                 ) THEN 'retried'
                 WHEN e.timer <> 'unset' THEN 'set'
                 WHEN e.timer IS NOT NULL THEN NULL

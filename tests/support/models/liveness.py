@@ -85,7 +85,8 @@ def _work_through(storage: ModelledStorage, pause: dt.timedelta, *, continues: b
 def _rounds_max(storage: ModelledStorage, *, continues: bool) -> int:
     if continues:
         return 1
-    lines = [len(process.line) for process in storage.model.processes.values()]
+    processes = storage.model.processes.values()
+    lines = [len(process.line) + len(process.timers) for process in processes]
     return 1 + max(lines, default=0)
 
 
@@ -106,7 +107,10 @@ def _assert_that_only_timers_are_left(storage: ModelledStorage) -> None:
         [storage.clock.now()],
     ).fetchall()
     assert {row[1] for row in left} <= TIMER_TYPES
-    assert {row[2:] for row in left} <= {("waiting", 0, True)}
+    # Of several timers of a process the earliest waits.
+    assert {row[2:] for row in left} <= {("waiting", 0, True), ("blocked", 0, True)}
+    waiting = [row[0] for row in left if row[2] == "waiting"]
+    assert sorted(waiting) == sorted({row[0] for row in left})
 
 
 def _assert_that_processes_take_calls(storage: ModelledStorage) -> None:

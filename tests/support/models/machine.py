@@ -26,7 +26,9 @@ _PROCESSES: LiteralString = """
 _TASKS: LiteralString = """
     SELECT t.task_id, t.process_id, t.task_type::text,
         CASE WHEN h.task_id IS NOT NULL THEN 'blocked' ELSE coalesce(s.status, t.status)::text END,
-        t.attempt_count, coalesce(s.due_at, h.due_at), t.error_reason, t.response, t.idempotency_key
+        t.attempt_count, coalesce(s.due_at, h.due_at), t.error_reason, t.response,
+        t.idempotency_key,
+        coalesce(t.timer_name, '')
     FROM progressor.tasks t
     LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
     LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)

@@ -156,6 +156,7 @@ class ModelledStorage:
         *,
         event_count: int = 0,
         after: dt.timedelta | None = None,
+        timers: Sequence[str] = (),
         broken_by: TaskType | None = None,
     ) -> None:
         is_broken, is_running = status is ProcessStatus.ERROR, status is ProcessStatus.RUNNING
@@ -168,6 +169,11 @@ class ModelledStorage:
                     corrupted_by_type=broken_by if is_broken else None,
                     history=(NewEvent(payload=b"old"),) * event_count,
                     timer=SetTimer(after=after) if is_running and after is not None else None,
+                    timers=(
+                        dict.fromkeys(timers, SetTimer(after=after))
+                        if is_running and after is not None
+                        else {}
+                    ),
                 )
             )
         )
@@ -193,9 +199,15 @@ class ModelledStorage:
                 )
             )
         if is_running and after is not None:
-            process.timer = process.add(
-                ModelTask(task_id=None, task_type=TaskType.TIMEOUT, due_at=self.clock.now() + after)
-            )
+            due_at = self.clock.now() + after
+            for name in ("", *timers):
+                task = ModelTask(
+                    task_id=None, task_type=TaskType.TIMEOUT, due_at=due_at, timer_name=name
+                )
+                process.add_timer(process.add(task))
+            process.timers[0].status = TaskStatus.WAITING
+            for later in process.timers[1:]:
+                later.status = TaskStatus.BLOCKED
 
     def unended(self) -> list[tuple[str, ModelTask]]:
         return [
@@ -437,7 +449,13 @@ class ModelledStorage:
         assert [end and end.verdict for end in ends] == [
             self.model.end_of(key.process_id) for key in keys
         ]
-        self._is_counted(told)
+        # Of the timers of a process at rest, the metrics count the earliest.
+        self._is_counted(
+            wait
+            for found in waits.values()
+            for place, wait in enumerate(found)
+            if not (place and wait.status is TaskStatus.BLOCKED and _is_resting(found[0]))
+        )
         self._is_collected(told)
 
     def _is_counted(self, told: Iterable[Wait]) -> None:
@@ -492,6 +510,10 @@ class ModelledStorage:
             assert len(found) == len(unknown)
             for task, row in zip(unknown, found, strict=True):
                 task.task_id = row[0]
+
+
+def _is_resting(first: Wait) -> bool:
+    return first.task_type in TIMER_TYPES and first.status is TaskStatus.WAITING
 
 
 class ReplicasMachine(StoredMachine):

@@ -33,6 +33,7 @@ class ModelTask:
     constraints: Constraints | None = None
     is_acknowledged: bool = False
     memos: set[str] = dataclasses.field(default_factory=set)
+    timer_name: str = ""
 
     def end(self, status: TaskStatus, reason: str | None = None) -> None:
         assert not self.has_ended
@@ -52,7 +53,7 @@ class ModelTask:
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class ModelProcess:
-    """A process: one task runs, calls stand in line, the timer stands by.
+    """A process: one task runs, calls stand in line, timers stand by, each with a name.
 
     What waits for its constraints stands apart: in ``apart``, and in nothing else. What waited when
     the process broke, and was not cancelled, is ``held``.
@@ -66,25 +67,39 @@ class ModelProcess:
     state_version: int = 0
     running: ModelTask | None = None
     line: list[ModelTask] = dataclasses.field(default_factory=list)
-    timer: ModelTask | None = None
+    timers: list[ModelTask] = dataclasses.field(default_factory=list)
     apart: list[ModelTask] = dataclasses.field(default_factory=list)
     held: list[ModelTask] = dataclasses.field(default_factory=list)
     tasks: list[ModelTask] = dataclasses.field(default_factory=list)
 
+    @property
+    def timer(self) -> ModelTask | None:
+        """The earliest timer; of those due at one instant, the one that was set first."""
+        order = [id(task) for task in self.tasks]
+        return min(self.timers, key=lambda it: (it.due_at, order.index(id(it))), default=None)
+
     def waiting(self) -> Iterator[ModelTask]:
         yield from self.line
-        if self.timer is not None:
-            yield self.timer
+        yield from self.timers
         yield from self.apart
         yield from self.held
 
-    def take_timer(self) -> ModelTask | None:
-        timer, self.timer = self.timer, None
-        for task in self.apart:
-            if task.task_type in TIMER_TYPES:
-                assert timer is None, "a process has two timers"
-                timer = task
-        self.apart = [task for task in self.apart if task is not timer]
+    def add_timer(self, task: ModelTask) -> None:
+        """Let a timer stand by."""
+        names = [it.timer_name for it in self.waiting() if it.task_type in TIMER_TYPES]
+        assert task.timer_name not in names, f"a process has two timers named {task.timer_name!r}"
+        self.timers.append(task)
+
+    def drop(self, task: ModelTask) -> None:
+        """Take out what waits, wherever it does."""
+        for place in (self.line, self.timers, self.apart, self.held):
+            place[:] = [other for other in place if other is not task]
+
+    def take_timer(self, name: str) -> ModelTask | None:
+        timers = (it for it in (*self.timers, *self.apart) if it.task_type in TIMER_TYPES)
+        timer = next((it for it in timers if it.timer_name == name), None)
+        if timer is not None:
+            self.drop(timer)
         return timer
 
     def add(self, task: ModelTask) -> ModelTask:
@@ -127,8 +142,8 @@ class Model:
         if process.status is ProcessStatus.INIT and task.task_type is not TaskType.INIT:
             is_free = False
         process.add(task)
-        if process.timer is not None:
-            process.timer.status = TaskStatus.BLOCKED
+        for timer in process.timers:
+            timer.status = TaskStatus.BLOCKED
         if is_free and run:
             self._run(process, task)
         else:
@@ -150,10 +165,7 @@ class Model:
     def claim(self, process: ModelProcess, task_id: int) -> ModelTask:
         task = process.find(task_id)
         assert process.running is None, "two tasks of a process run"
-        if task is process.timer:
-            process.timer = None
-        else:
-            process.line.remove(task)
+        process.drop(task)
         self._run(process, task)
         return task
 
@@ -183,11 +195,11 @@ class Model:
                     settlement.error.reason if settlement.error is not None else None
                 )
                 if task.task_type in TIMER_TYPES:
-                    process.timer = task
+                    process.add_timer(task)
                 else:
                     process.line.insert(0, task)
                     return None
-        retried = process.timer if isinstance(settlement, Retry) else None
+        retried = task if isinstance(settlement, Retry) else None
         return self._go_on(process, retried, continues=continues, now=now)
 
     def recover(self, process_id: str, now: dt.datetime, *, retries: bool) -> Verdict:
@@ -197,7 +209,7 @@ class Model:
         if process.status is ProcessStatus.FINISHED:
             return Verdict.PROCESS_FINISHED
         task = process.broken_by
-        busy = process.running is not None or process.line or process.timer is not None
+        busy = process.running is not None or process.line or process.timers
         is_again = task is not None and not task.has_ended
         if process.status is not ProcessStatus.ERROR or busy or is_again:
             return Verdict.PROCESS_IS_RUNNING
@@ -208,7 +220,7 @@ class Model:
         ):
             task.status, task.attempt, task.due_at = TaskStatus.WAITING, 0, now
             if task.task_type in TIMER_TYPES:
-                process.timer = task
+                process.add_timer(task)
             else:
                 process.line.append(task)
         else:
@@ -223,10 +235,7 @@ class Model:
             self.remove(process_id)
             return
         self._end_one(process, task, "TASK_CANCELLED")
-        process.line = [other for other in process.line if other is not task]
-        process.apart = [other for other in process.apart if other is not task]
-        process.held = [other for other in process.held if other is not task]
-        process.timer = None if process.timer is task else process.timer
+        process.drop(task)
         process.running = None if process.running is task else process.running
         if process.running is None:
             self._go_on(process, None, continues=False, now=now)
@@ -244,7 +253,7 @@ class Model:
         process = self.processes[process_id]
         if process.status is ProcessStatus.FINISHED:
             return End.FINISHED if process.detail is None else End.TERMINATED
-        recovers = process.running is not None or process.line or process.timer is not None
+        recovers = process.running is not None or process.line or process.timers
         recovers = recovers or (process.broken_by is not None and not process.broken_by.has_ended)
         return End.FAILED if process.status is ProcessStatus.ERROR and not recovers else None
 
@@ -297,6 +306,7 @@ class Model:
                 task.error_reason,
                 task.response,
                 task.idempotency_key,
+                task.timer_name,
             )
             for task_id, process_id, task in sorted(tasks, key=lambda each: each[0])
         ]
@@ -318,28 +328,37 @@ class Model:
         if was_broken:
             self._recover(process)
         process.status = ProcessStatus.RUNNING
-        if isinstance(intent.timer, SetTimer | UnsetTimer):
-            replaced = process.take_timer()
-            if replaced is not None:
-                replaced.end(TaskStatus.CANCELLED)
-        if isinstance(intent.timer, SetTimer):
-            assert intent.timer.after is not None, "the model sets timers by durations"
-            process.timer = process.add(
-                ModelTask(
-                    task_id=None,
-                    task_type=TaskType.REMOVE if intent.timer.remove else TaskType.TIMEOUT,
-                    due_at=now + intent.timer.after,
-                    constraints=intent.timer.constraints,
-                )
-            )
-        elif (
-            isinstance(intent.timer, KeepTimer)
-            and task.task_type is TaskType.REPAIR
+        changes = dict(intent.timers)
+        if not isinstance(intent.timer, KeepTimer):
+            changes = {"": intent.timer, **changes}
+        for name, change in changes.items():
+            self._change_timer(process, name, change, now)
+        if (
+            task.task_type is TaskType.REPAIR
             and broken_by is not None
             and broken_by.task_type in TIMER_TYPES
             and broken_by.has_ended
+            and broken_by.timer_name not in changes
         ):
-            process.timer = self._again(process, broken_by, now)
+            process.add_timer(self._again(process, broken_by, now))
+
+    @staticmethod
+    def _change_timer(
+        process: ModelProcess, name: str, change: SetTimer | UnsetTimer, now: dt.datetime
+    ) -> None:
+        replaced = process.take_timer(name)
+        if replaced is not None:
+            replaced.end(TaskStatus.CANCELLED)
+        if isinstance(change, SetTimer):
+            assert change.after is not None, "the model sets timers by durations"
+            timer = ModelTask(
+                task_id=None,
+                task_type=TaskType.REMOVE if change.remove else TaskType.TIMEOUT,
+                due_at=now + change.after,
+                constraints=change.constraints,
+                timer_name=name,
+            )
+            process.add_timer(process.add(timer))
 
     def _go_on(
         self,
@@ -349,11 +368,11 @@ class Model:
         continues: bool,
         now: dt.datetime,
     ) -> ModelTask | None:
-        """Let the line move: calls first, then the timer, but not one that waits for its retry."""
+        """Let the line move: calls, then the earliest timer unless it waits for its retry."""
         timer = process.timer
+        for other in process.timers:
+            other.status = TaskStatus.BLOCKED
         if process.line:
-            if timer is not None:
-                timer.status = TaskStatus.BLOCKED
             process.line[0].due_at = process.line[0].due_at or now
             if not continues:
                 return None
@@ -363,7 +382,7 @@ class Model:
         timer.status = TaskStatus.WAITING
         assert timer.due_at is not None, "a timer is due at some time"
         if timer.due_at <= now and continues and timer is not retried:
-            process.timer = None
+            process.drop(timer)
             return self._run(process, timer)
         return None
 
@@ -382,7 +401,7 @@ class Model:
         process.line.clear()
         for task in process.held:
             if task.task_type in TIMER_TYPES:
-                process.timer = task
+                process.timers.append(task)
             else:
                 task.status = TaskStatus.WAITING
                 process.line.append(task)
@@ -396,7 +415,7 @@ class Model:
 
     def _hold(self, process: ModelProcess, *, cancels: bool) -> None:
         waiting = [*process.waiting()]
-        process.line, process.timer, apart = [], None, process.apart
+        process.line, process.timers, apart = [], [], process.apart
         process.apart = []
         for task in waiting:
             if cancels or not task.is_held_on_error:
@@ -416,6 +435,7 @@ class Model:
                 task_type=timer.task_type,
                 due_at=now,
                 constraints=timer.constraints,
+                timer_name=timer.timer_name,
             )
         )
 
@@ -433,4 +453,4 @@ class Model:
         process.line.clear()
         process.apart.clear()
         process.held.clear()
-        process.timer = None
+        process.timers.clear()

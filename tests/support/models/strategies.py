@@ -39,6 +39,15 @@ SUCCESSES = st.builds(
     aux_state=st.sampled_from([None, b"", b"s"]),
     # Without an aux_state it is ignored.
     state_version=st.sampled_from([0, 0, 2]),
+    timers=st.one_of(
+        st.just({}),
+        st.just({}),
+        st.dictionaries(
+            st.sampled_from(["a", "b"]),
+            st.one_of(st.builds(SetTimer, after=AFTER, remove=RARELY), st.just(UnsetTimer())),
+            max_size=2,
+        ),
+    ),
 )
 REFUSED = Rejected(code=3, message="no", reason="BAD")
 LONGEST_BACKOFF = dt.timedelta(seconds=20)

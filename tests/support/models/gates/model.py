@@ -180,8 +180,8 @@ class GatedModel(Model):
         if _constraints(task).hold is GateHold.PROCESS:
             self.kept[process] |= self.wants(task)
         if task.task_type in TIMER_TYPES:
-            assert process.timer is None, "a process has two timers"
-            process.timer, task.due_at = task, now
+            process.add_timer(task)
+            task.due_at = now
         else:
             process.line.append(task)
             process.line.sort(key=_turn)
@@ -257,7 +257,7 @@ class GatedModel(Model):
         self, process: ModelProcess, task: ModelTask, now: dt.datetime
     ) -> frozenset[GatedState]:
         run_at = self.passages[task].run_at
-        is_behind = self._is_behind(process, task) or self.older_in_line(process, task)
+        is_behind = self._is_behind(process, task, now) or self.older_in_line(process, task)
         return rules.waits(
             {gate: self.capacities[gate] - self.held(gate) for gate in self.wants(task)},
             own=self.own(process, task),
@@ -324,7 +324,7 @@ class GatedModel(Model):
         run_at = self.passages[task].run_at
         assert run_at is None or run_at <= now, "before its time"
         assert not self.smaller_versions(task), "before a smaller version"
-        assert not self._is_behind(process, task), "out of turn"
+        assert not self._is_behind(process, task, now), "out of turn"
         may_stand_behind = self.has_waited_long(task, now) and task.task_type not in TIMER_TYPES
         assert process.running is None or may_stand_behind, "two tasks of a process"
 
@@ -392,9 +392,9 @@ class GatedModel(Model):
         return rules.rank(priority, ready_at, _id(task), starving_since=now - STARVATION_TIMEOUT)
 
     def _constrain_timer(self, process: ModelProcess, now: dt.datetime) -> None:
-        timer = process.timer
-        if timer is not None and timer.constraints is not None and timer not in self.passages:
-            self._constrain(process, timer, timer.due_at, now)
+        for timer in tuple(process.timers):
+            if timer.constraints is not None and timer not in self.passages:
+                self._constrain(process, timer, timer.due_at, now)
 
     def _constrain(
         self,
@@ -413,8 +413,7 @@ class GatedModel(Model):
         self._set_apart(process, task, now)
 
     def _set_apart(self, process: ModelProcess, task: ModelTask, now: dt.datetime) -> None:
-        process.line = [other for other in process.line if other is not task]
-        process.timer = None if process.timer is task else process.timer
+        process.drop(task)
         process.apart.append(task)
         task.status, task.due_at = TaskStatus.WAITING, None
         self.passages[task].is_available = False
@@ -427,9 +426,8 @@ class GatedModel(Model):
         first = None if process.running is not None else next(iter(ready), process.timer)
         for task in process.line:
             task.due_at = (task.due_at or now) if task is first else None
-        if process.timer is not None:
-            is_first = process.timer is first
-            process.timer.status = TaskStatus.WAITING if is_first else TaskStatus.BLOCKED
+        for timer in process.timers:
+            timer.status = TaskStatus.WAITING if timer is first else TaskStatus.BLOCKED
 
     def _hold(self, process: ModelProcess, *, cancels: bool) -> None:
         super()._hold(process, cancels=cancels)
@@ -439,9 +437,9 @@ class GatedModel(Model):
 
     def _step_back(self, process: ModelProcess, now: dt.datetime) -> None:
         """Set those apart that are available and not the first in the line of their process."""
-        line = [*process.line, *([] if process.timer is None else [process.timer])]
-        for task in line[1:]:
-            if task in self.passages and self.passages[task].is_available:
+        first = next(iter(process.line), process.timer)
+        for task in (*process.line, *process.timers):
+            if task is not first and task in self.passages and self.passages[task].is_available:
                 self._set_apart(process, task, now)
                 if _constraints(task).hold is GateHold.PROCESS:
                     self.unseen[process] |= self.wants(task)
@@ -454,14 +452,16 @@ class GatedModel(Model):
         waits = passage.named is GatedState.TIME
         return waits and passage.run_at is not None and passage.run_at <= now
 
-    def _is_behind(self, process: ModelProcess, task: ModelTask) -> bool:
+    def _is_behind(self, process: ModelProcess, task: ModelTask, now: dt.datetime) -> bool:
         """Tell whether another task of the process comes first that is in line."""
         if process.status is ProcessStatus.INIT and task.task_type is not TaskType.INIT:
             return True
         if process.status is ProcessStatus.ERROR and task is not process.broken_by:
             return True
         if task.task_type in TIMER_TYPES:
-            return bool(process.line)
+            timer = process.timer
+            is_due = timer is not None and timer.due_at is not None and timer.due_at <= now
+            return bool(process.line) or is_due
         return any(_id(other) < _id(task) or _has_begun(other) for other in process.line)
 
 
@@ -485,8 +485,7 @@ def _turn(task: ModelTask) -> tuple[bool, int]:
 
 
 def _sets_gated_timer(settlement: Settlement) -> bool:
-    return (
-        isinstance(settlement, Finish)
-        and isinstance(settlement.intent.timer, SetTimer)
-        and settlement.intent.timer.constraints is not None
+    return isinstance(settlement, Finish) and any(
+        isinstance(it, SetTimer) and it.constraints is not None
+        for it in (settlement.intent.timer, *settlement.intent.timers.values())
     )

@@ -35,13 +35,13 @@ _SEEN: LiteralString = """
         (SELECT json_agg(json_build_array(
                 p.process_id, p.status, coalesce(p.detail, p.end_reason), p.corrupted_by,
                 p.last_event_id,
-                encode(p.aux_state, 'hex')
+                encode(p.aux_state, 'hex'), p.state_version
             ) ORDER BY p.process_id COLLATE "C")
         FROM progressor.processes p),
         (SELECT json_agg(json_build_array(
                 t.task_id, t.process_id, t.task_type, coalesce(s.status, t.status),
                 t.attempt_count, s.due_at, t.error_reason, encode(t.response, 'hex'),
-                t.idempotency_key
+                t.idempotency_key, coalesce(t.timer_name, '')
             ) ORDER BY t.task_id)
         FROM progressor.tasks t
         LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)),
@@ -344,14 +344,14 @@ def _id(task: ModelTask) -> int:
 def _read(row: Sequence[Any]) -> Seen:
     processes, tasks, states, holders, gates, notes = row
     return Seen(
-        processes=[(*each[:5], bytes.fromhex(each[5])) for each in processes or []],
+        processes=[(*each[:5], bytes.fromhex(each[5]), each[6]) for each in processes or []],
         tasks=[
             (
                 *each[:5],
                 None if each[5] is None else dt.datetime.fromisoformat(each[5]),
                 each[6],
                 None if each[7] is None else bytes.fromhex(each[7]),
-                each[8],
+                *each[8:],
             )
             for each in tasks or []
         ],
