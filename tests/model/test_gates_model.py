@@ -10,7 +10,7 @@ from hypothesis.stateful import (
 )
 
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.processes.intent import KeepTimer, Outcome, Released, SetTimer
+from progressor.domain.processes.intent import KeepTimer, Outcome, Released, SetTimer, UnsetTimer
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskType
 from tests.support.models.gates.liveness import gates_empty
@@ -57,6 +57,14 @@ TIMERS = st.builds(SetTimer, after=AFTER, constraints=CONSTRAINTS)
 SUCCESSES = st.builds(
     success,
     st.one_of(*[st.just(KeepTimer())] * 6, TIMERS, TIMERS, LASTING, ENDING),
+    timers=st.one_of(
+        *[st.just({})] * 4,
+        st.dictionaries(
+            st.sampled_from("ab"),
+            st.one_of(TIMERS, st.builds(SetTimer, after=AFTER), st.just(UnsetTimer())),
+            max_size=2,
+        ),
+    ),
 )
 WORK = st.lists(st.tuples(WHICH, SUCCESSES), min_size=1, max_size=3)
 # What leaves nothing for others to do is rare.

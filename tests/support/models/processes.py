@@ -253,7 +253,7 @@ class Model:
         process = self.processes[process_id]
         if process.status is ProcessStatus.FINISHED:
             return End.FINISHED if process.detail is None else End.TERMINATED
-        recovers = process.running is not None or process.line or process.timers
+        recovers = process.running is not None or bool(process.line or process.timers)
         recovers = recovers or (process.broken_by is not None and not process.broken_by.has_ended)
         return End.FAILED if process.status is ProcessStatus.ERROR and not recovers else None
 

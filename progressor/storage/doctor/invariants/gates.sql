@@ -179,6 +179,14 @@ WHERE g.state = 'process'
                 OR g.task_type IN ('timeout', 'remove'))
     )
     AND NOT EXISTS (
+        SELECT
+        FROM progressor.schedule s
+        WHERE (s.slot, s.namespace, s.process_id) = (g.slot, g.namespace, g.process_id)
+            AND g.task_type IN ('timeout', 'remove')
+            AND s.task_type IN ('timeout', 'remove')
+            AND s.due_at <= (SELECT now())
+    )
+    AND NOT EXISTS (
         -- Of a crowd one is queued, the oldest.
         SELECT
         FROM progressor.gated o
