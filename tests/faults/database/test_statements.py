@@ -21,7 +21,9 @@ import pytest_asyncio
 
 from progressor import errors
 from progressor.sdk import NewEvent, NewTimer, RejectedError, RetryPolicy
+from progressor.sdk.processor.links import ServiceLink, StepLink, connection_to
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
+from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
     Replica,
     answering,
@@ -49,6 +51,7 @@ SETTINGS = UNCACHED
 ADMIT_STARTS, ADMIT_REQUESTS = '"admit_starts"(', '"admit_requests"('
 PUT, REMOVE, RECOVER = '"put_process"(', '"remove_process"(', '"recover_process"('
 SETTLE = '"settle_tasks"('
+STORE, EXTEND = '"store_memos"(', '"extend_leases"('
 SOON = 0.1
 INVALID_ARGUMENT = 3
 PATIENT = RetryPolicy(
@@ -403,6 +406,30 @@ def zombie_under(text: str) -> Play:
     return play
 
 
+def running_step(text: str, ask: Callable[[StepLink], Awaitable[object]]) -> Play:
+    """Return the operation of what a step asks for while it runs, as the SDK repeats it."""
+
+    async def play(env: FaultEnv) -> None:
+        process_id = env.fresh()
+        hang, task_id = await env.busy(process_id)
+        *_, request = env.asked_for(process_id)
+        connection = connection_to(env.replica.address)
+        link = ServiceLink(connection, request)
+        await link.remember("early", b"e")
+        async with env.under(text), asyncio.timeout(PATIENCE_SECONDS):
+            await ask(link)
+        found = [await link.remember(key, b"other") for key in ("early", "k")]
+        await connection.close()
+        hang.released.set()
+        await env.client.await_task(process_id, task_id=task_id)
+        await env.at_rest()
+
+        assert found == [b"e", b"v" if text == STORE else None]
+        assert env.status(process_id) == "running"
+
+    return play
+
+
 async def retention(env: FaultEnv) -> None:
     """Delete a finished process with all its rows."""
     process_id = env.fresh()
@@ -453,6 +480,8 @@ OPERATIONS: Mapping[str, Play] = {
         status=None,
         events=[],
     ),
+    "step that remembers": running_step(STORE, lambda link: link.remember("k", b"v")),
+    "step that extends": running_step(EXTEND, lambda link: link.extend(dt.timedelta(seconds=90))),
     "history of a step": history_of_a_step,
     "heartbeat": heartbeat,
     "zombie that is found": zombie_under("'overrun'"),

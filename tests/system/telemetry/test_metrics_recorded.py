@@ -44,6 +44,7 @@ WRITES = {
     "settle_gated_tasks",
 }  # fmt: skip
 WRITES_OF_JOBS = {"admit_jobs", "settle_job_tasks", "settle_gated_job_tasks"}
+WRITES_OF_RUNNING_STEPS = {"store_memos", "extend_leases"}
 POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (
@@ -284,7 +285,7 @@ async def test_storage_tells_of_its_batches_and_its_pools(scene: Scene) -> None:
     assert first.counts("batch_items") == first.counts("batch_wait")
     items = first.distribution("batch_items", "admit_requests")
     assert items.total >= CALLS
-    writes = {(write,) for write in WRITES | WRITES_OF_JOBS}
+    writes = {(write,) for write in WRITES | WRITES_OF_JOBS | WRITES_OF_RUNNING_STEPS}
     assert first.labels("writes_waiting") == first.labels("writes_waiting_bytes") == writes
     assert first.labels("pool_connections") == {
         (pool, state) for pool in POOLS for state in ("used", "idle")
