@@ -118,9 +118,9 @@ class Processor(Generic[State]):
                 its namespace; a processor that is served alone gets those of every namespace.
             state: The type of `Step.state`: a dataclass, a msgspec.Struct, ``list[str]`` ...
             codec: For all payloads.
-            version: The version of `state`, from 1, saved with each state. Count it up with each
-                change of the type that cannot read the states of the version before, and add an
-                `upgrade`. None: version 1, which is not saved.
+            version: The version of `state`, from 1, saved with each state. Increase it when the
+                type can no longer read the states of the previous version, and add an `upgrade`.
+                None: the states are of version 1, and no version is saved.
 
         Raises:
             TypeError: The codec cannot write and read a `state`, or `version` is not an integer.
