@@ -1,7 +1,7 @@
 """An order, from its placing to its shipping or its expiry.
 
     placed ── pay ──► paid ── ship ──► shipped
-      │  └ remind, expire: by the timer  └ the warehouse is down: in error, until a repair
+      │  └ reminder, expiry: two timers  └ the warehouse is down: in error, until a repair
 
 A processor carries out one step at a time and has no state of its own. The engine saves what a
 handler sets, emits and returns in one transaction, and nothing if the handler raises.
@@ -47,13 +47,14 @@ orders = Processor("orders", state=Order)
 
 @orders.init
 async def place(step: Step[Order]) -> dict[str, int]:
-    """Take the order, and set a timer for the reminder."""
+    """Take the order, and set timers for the reminder and for the end."""
     order: Order = step.args_as(Order)
     if order.price <= 0:
         raise Reject("the price must be greater than 0", code=grpc.StatusCode.INVALID_ARGUMENT)
     step.state = order
     step.emit({"placed": order.item})
-    step.set_timer(after=order.remind_after, args="remind")
+    step.set_timer("reminder", after=order.remind_after)
+    step.set_timer("expiry", after=order.remind_after + order.expire_after)
     return {"to_pay": order.price}
 
 
@@ -74,9 +75,9 @@ async def charge(reference: str, amount: int) -> str:
 
 
 async def pay(step: Step[Order], amount: int) -> dict[str, str]:
-    """Take the money, once in all attempts, and cancel the timer.
+    """Take the money, once in all attempts, and cancel the timers.
 
-    A rejection changes neither the order nor the timer.
+    A rejection changes neither the order nor the timers.
     """
     if amount != step.state.price:
         raise Reject(f"the price is {step.state.price}, not {amount}", reason="WRONG_AMOUNT")
@@ -84,7 +85,8 @@ async def pay(step: Step[Order], amount: int) -> dict[str, str]:
     receipt = await step.once("charge", charge, reference, amount, type=str)
     step.state = msgspec.structs.replace(step.state, paid=True)
     step.emit({"paid": amount})
-    step.unset_timer()
+    step.unset_timer("reminder")
+    step.unset_timer("expiry")
     return {"receipt": receipt}
 
 
@@ -109,15 +111,17 @@ async def reroute(step: Step[Order]) -> dict[str, str]:
     return {"warehouse": warehouse}
 
 
-@orders.timeout
-async def nobody_paid(step: Step[Order]) -> None:
-    """Remind once, then expire."""
-    if step.args == "remind":
-        step.emit({"reminded": step.state.price})
-        step.set_timer(after=step.state.expire_after, args="expire")
-    else:
-        step.emit({"expired": step.state.item})
-        step.complete({"shipped": False})
+@orders.timeout("reminder")
+async def remind(step: Step[Order]) -> None:
+    """Remind the customer."""
+    step.emit({"reminded": step.state.price})
+
+
+@orders.timeout("expiry")
+async def expire(step: Step[Order]) -> None:
+    """End an order that nobody has paid."""
+    step.emit({"expired": step.state.item})
+    step.complete({"shipped": False})
 
 
 def namespace(processor_target: str) -> NamespaceConfig:

@@ -13,7 +13,6 @@ from progressor.sdk import (
     ProcessFailedError,
     ProcessStatus,
     RejectedError,
-    TaskType,
 )
 
 _PRICE = 42
@@ -38,7 +37,7 @@ class OrderScenario(Scenario):
         await self._place(shipped, Order(item="tea", price=_PRICE))
         wrong = await self._call(shipped, Pay(amount=1))
         self._refused(f"rejected, the order is unchanged: {wrong}")
-        await self._await_timer(shipped, 1, "reminded")
+        await self._await_timer(shipped, "reminder", "reminded")
         # With a key the client may repeat this; the order is paid once.
         await self._call(shipped, Pay(amount=_PRICE), key="pay")
         closed = await self._call(shipped, Ship())
@@ -50,8 +49,8 @@ class OrderScenario(Scenario):
         await self._expect_finished(shipped, {"shipped": True})
 
         await self._place(expired, Order(item="cake", price=_PRICE, expire_after=0.4))
-        await self._await_timer(expired, 1, "reminded")
-        await self._await_timer(expired, 2, "expired")
+        await self._await_timer(expired, "reminder", "reminded")
+        await self._await_timer(expired, "expiry", "expired")
         await self._expect_finished(expired, {"shipped": False})
         return shipped, expired
 
@@ -74,12 +73,12 @@ class OrderScenario(Scenario):
             self._answered(answer.response)
         return ""
 
-    async def _await_timer(self, order_id: str, position: int, event: str) -> None:
-        """Wait until the timer of this position, from 1, has run, and check its event."""
+    async def _await_timer(self, order_id: str, name: str, event: str) -> None:
+        """Wait until the timer of this name has run, and check its event."""
         with self._step("timer", order_id):
             tasks = (await self._client.trace(order_id)).tasks
-            timers = [task.task_id for task in tasks if task.type is TaskType.TIMEOUT]
-            await self._client.await_task(order_id, task_id=timers[position - 1])
+            timers = {task.timer_name: task.task_id for task in tasks}
+            await self._client.await_task(order_id, task_id=timers[name])
             history = (await self._client.get(order_id)).history
             if not any(event in it.payload for it in history):
                 raise ScenarioError(f"find the event {event}", f"{len(history)} other events")

@@ -44,8 +44,7 @@ async def test_an_order_from_its_placing_to_its_shipping() -> None:
     order = Rehearsal(orders, "order-1", config=namespace("nowhere"))
     placed = await order.start(Order(item="tea", price=42))
     assert (placed.task_id, placed.response, placed.deduplicated) == (1, {"to_pay": 42}, False)
-    assert order.timer is not None
-    assert order.timer.args == "remind"
+    assert list(order.timers) == ["reminder", "expiry"]
     with pytest.raises(errors.RejectedError, match="the price is 42, not 1") as raised:
         await order.call(Pay(amount=1))
     assert (raised.value.processor_reason, raised.value.code) == ("WRONG_AMOUNT", 9)
