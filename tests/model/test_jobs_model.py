@@ -551,7 +551,9 @@ class JobsMachine(StoredMachine):
             if outcome not in {DONE, GOES_ON}:
                 return
             self._begin_again(name, node)
-        is_spent = task.attempt >= ATTEMPTS_MAX and outcome in {UNREACHABLE, Lost()}
+        is_spent = task.attempt >= ATTEMPTS_MAX and (
+            outcome == UNREACHABLE or isinstance(outcome, Lost)
+        )
         if node is None:
             if outcome is DONE or outcome is BROKEN or is_spent:
                 job.end("done" if outcome is DONE else "failed")

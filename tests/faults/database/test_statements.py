@@ -244,6 +244,51 @@ async def await_task(env: FaultEnv) -> None:
     assert awaited.result().response == b"busy"
 
 
+async def cancel_what_runs(env: FaultEnv) -> None:
+    """Cancel a call in its step: nothing of that is saved, and the next one runs."""
+    process_id = env.fresh()
+    hang, task_id = await env.busy(process_id)
+    async with env.under('"cancel_task"('):
+        await insist(
+            env.client.cancel, process_id, task_id=task_id, unless=(errors.TaskHasEndedError,)
+        )
+    hang.released.set()
+    await insist(env.client.call, process_id, b"2", timeout=10, idempotency_key="k")
+
+    assert env.tasks(process_id) == [(b"busy", "cancelled"), (b"2", "finished")]
+    assert env.events(process_id) == [b"2"]
+
+
+async def terminate(env: FaultEnv) -> None:
+    """Terminate a process with a running step, while a caller waits for its end."""
+    process_id = env.fresh()
+    hang, _ = await env.busy(process_id)
+    waiting = asyncio.ensure_future(refusal(env.client.result(process_id)))
+    await env.points.wait("process_awaited", key=env.key(process_id))
+    async with env.under('"halt_process"('):
+        await insist(env.client.terminate, process_id, "why", unless=(errors.ProcessFinishedError,))
+    hang.released.set()
+
+    assert (await waiting).reason == "PROCESS_TERMINATED"
+    assert (env.status(process_id), env.events(process_id)) == ("finished", [])
+
+
+def await_the_end(text: str) -> Play:
+    """Return the operation of waiting for the result of a process that is about to complete."""
+
+    async def play(env: FaultEnv) -> None:
+        process_id = env.fresh()
+        await env.running(process_id, answering(complete=Complete(result=b"r")))
+        async with env.under(text), asyncio.TaskGroup() as group:
+            awaited = group.create_task(insist(env.client.result, process_id, timeout=20))
+            await env.points.wait("process_awaited", key=env.key(process_id))
+            await env.client.call(process_id)
+
+        assert awaited.result() == b"r"
+
+    return play
+
+
 # Claims and settlements.
 
 
@@ -454,6 +499,10 @@ OPERATIONS: Mapping[str, Play] = {
     "remove": remove,
     "get": get,
     "await task": await_task,
+    "cancel what runs": cancel_what_runs,
+    "terminate": terminate,
+    "await the end": await_the_end('"await_process"('),
+    "read the end": await_the_end('"read_ends"('),
     "timer that fires": timer_that_fires,
     "claim of a backlog": claim_of_a_backlog,
     "step that finishes": settlement_of(Answer(), events=[b"1"]),
