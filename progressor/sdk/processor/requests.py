@@ -117,11 +117,13 @@ class StepRequests:
         return self._link.wait_for(self.extend(by))
 
     async def _extend_again(self, every: dt.timedelta) -> None:
-        deadline = self._request.deadline.ToDatetime(dt.UTC)
+        deadline, has_moved = self._request.deadline.ToDatetime(dt.UTC), False
         while True:  # ends with the block, with the lease or at the longest deadline
             await asyncio.sleep(every.total_seconds())
             before, deadline = deadline, await self.extend(_AHEAD * every)
-            if deadline <= before:
+            # At first the step's own timeout may be far ahead.
+            has_moved, had_moved = deadline > before, has_moved
+            if had_moved and not has_moved:
                 _log.warning(
                     "step.keep_alive: the step ends at %s by its namespace's step_timeout_max",
                     deadline,

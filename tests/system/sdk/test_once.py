@@ -234,16 +234,25 @@ async def test_no_step_outlasts_the_longest_timeout_of_its_namespace(
     assert ended == ["CancelledError"] * 3
 
 
+@KINDS
 @LINKS
 async def test_a_step_that_is_kept_alive_outlasts_its_timeout(
-    replica: Replica, streaming: bool
+    replica: Replica, streaming: bool, is_async: bool
 ) -> None:
+    """Also where its own timeout is at first further ahead than what is asked for."""
+
     async def work(step: Step[Any]) -> int:
-        async with step.keep_alive(0.1):
+        async with step.keep_alive(0.06):
             await asyncio.sleep(4 * SHORT.total_seconds())
         return step.attempt
 
-    async with served(replica, work, streaming=streaming, step_timeout=SHORT) as client:
+    def plain(step: Step[Any]) -> int:
+        with step.blocking.keep_alive(0.06):
+            threading.Event().wait(4 * SHORT.total_seconds())
+        return step.attempt
+
+    handler: Callable[[Step[Any]], Any] = work if is_async else plain
+    async with served(replica, handler, streaming=streaming, step_timeout=SHORT) as client:
         answer = await client.call("p")
 
     assert answer.response == 1
