@@ -20,7 +20,7 @@ CREATE TYPE progressor.schedule_run_state AS ENUM ('queued', 'running', 'done', 
 
 CREATE TYPE progressor.task_status AS ENUM ('waiting', 'available', 'running', 'blocked', 'finished', 'error', 'cancelled');
 
-CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 'timeout', 'remove', 'join');
+CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 'timeout', 'remove', 'join', 'reply');
 
 CREATE SEQUENCE progressor.lease_tokens AS bigint;
 
@@ -276,8 +276,10 @@ CREATE TABLE progressor.messages (
     metadata jsonb,
     created_at timestamp with time zone NOT NULL,
     deliver_at timestamp with time zone NOT NULL,
+    reply text,
+    receiver_init_id bigint,
     CONSTRAINT messages_pkey PRIMARY KEY (slot, namespace, process_id, message_id),
-    CONSTRAINT messages_kind_check CHECK ((kind = ANY (ARRAY['start'::text, 'notify'::text, 'call'::text])))
+    CONSTRAINT messages_kind_check CHECK ((kind = ANY (ARRAY['start'::text, 'notify'::text, 'call'::text, 'reply'::text])))
 ) WITH (
     autovacuum_vacuum_scale_factor=0.01,
     autovacuum_vacuum_threshold=1000,
@@ -350,6 +352,7 @@ CREATE TABLE progressor.processes (
     end_reason text,
     awaited_by bigint[],
     has_named_timers boolean NOT NULL DEFAULT false,
+    has_reply_requests boolean NOT NULL DEFAULT false,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
@@ -416,6 +419,22 @@ CREATE TABLE progressor.replies (
 ) WITH (
     autovacuum_vacuum_scale_factor=0.01,
     autovacuum_vacuum_threshold=1000
+);
+
+CREATE TABLE progressor.reply_requests (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    kind text NOT NULL,
+    reply text NOT NULL,
+    sender_slot smallint NOT NULL,
+    sender_namespace text NOT NULL,
+    sender_id text NOT NULL,
+    sender_init_id bigint NOT NULL,
+    sender_task_id bigint NOT NULL,
+    number integer NOT NULL,
+    CONSTRAINT reply_requests_pkey PRIMARY KEY (slot, namespace, process_id, task_id)
 );
 
 CREATE TABLE progressor.running (

@@ -61,7 +61,10 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
     message = request.task
     message.task_id = task.task_id
     message.type = process_wire.TASK_TYPE_TO_WIRE[task.task_type]
-    message.args = task.args
+    if task.task_type is TaskType.REPLY:
+        message_wire.fill_reply(message.reply, task.args)
+    else:
+        message.args = task.args
     message.attempt = task.attempt
     message.token = task.token
     if task.timer_name:
@@ -215,7 +218,7 @@ def _action(
 
 
 def _rejected(reject: processor_service_pb2.Reject, task_type: TaskType) -> Rejected:
-    if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
+    if task_type in {TaskType.TIMEOUT, TaskType.JOIN, TaskType.REPLY}:
         wire.refuse("reject", f"a {task_type} has no caller to refuse")
     return Rejected(
         code=_code(reject.code, "reject.code"),

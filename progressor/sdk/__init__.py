@@ -144,6 +144,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     from progressor.sdk.values.namespaces import (
         NamespaceConfig as NamespaceConfig, OnError as OnError, ZombiePolicy as ZombiePolicy,
     )
+    from progressor.sdk.values.replies import MessageReply as MessageReply
     from progressor.sdk.values.processes import (
         Event as Event, GateWait as GateWait, NewEvent as NewEvent, NewTimer as NewTimer,
         OrderWait as OrderWait,
@@ -210,6 +211,7 @@ _MODULES = {
         Retried SimpleRepaired Snapshot TaskError TaskReply TaskStatus TaskTrace TaskType Timer
         Trace Wait WaitCause
     """,
+    "progressor.sdk.values.replies": "MessageReply",
 }
 """The public names by the module that defines them."""
 

@@ -21,7 +21,7 @@ from progressor.settings.decoding import Given, decode, found_setting, given_tab
 _NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _YEARS = 100 * 365 * 86_400
 
-RetriedType = Literal["init", "call", "notify", "repair", "timeout", "join"]
+RetriedType = Literal["init", "call", "notify", "repair", "timeout", "join", "reply"]
 
 Interval = Annotated[dt.timedelta, Meta(ge=0.001, le=365 * 86_400)]
 Retention = Annotated[dt.timedelta, Meta(ge=0, le=_YEARS)]

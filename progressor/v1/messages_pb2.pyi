@@ -33,7 +33,7 @@ class _MessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MessageKi
     MESSAGE_KIND_NOTIFY: _MessageKind.ValueType  # 2
     """Notifies the process."""
     MESSAGE_KIND_CALL: _MessageKind.ValueType  # 3
-    """Calls the process; its response is not returned."""
+    """Calls the process."""
 
 class MessageKind(_MessageKind, metaclass=_MessageKindEnumTypeWrapper): ...
 
@@ -43,7 +43,7 @@ MESSAGE_KIND_START: MessageKind.ValueType  # 1
 MESSAGE_KIND_NOTIFY: MessageKind.ValueType  # 2
 """Notifies the process."""
 MESSAGE_KIND_CALL: MessageKind.ValueType  # 3
-"""Calls the process; its response is not returned."""
+"""Calls the process."""
 Global___MessageKind: _TypeAlias = MessageKind  # noqa: Y015
 
 @_typing.final
@@ -122,12 +122,15 @@ class Message(_message.Message):
     CALLER_CONTEXT_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
     kind: Global___MessageKind.ValueType
     namespace: _builtins.str
     """The namespace of the receiver. Empty: that of the sender."""
     process_id: _builtins.str
     """The id of the receiver. It may be the sender itself."""
     args: _builtins.bytes
+    reply: _builtins.str
+    """If present, the sender gets the answer as a task of type reply, with this name, which may be empty."""
     @_builtins.property
     def caller_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """For the task of the receiver."""
@@ -150,11 +153,77 @@ class Message(_message.Message):
         caller_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         constraints: _types_pb2.Constraints | None = ...,
         metadata: _struct_pb2.Struct | None = ...,
+        reply: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "metadata", b"metadata"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reply", b"_reply", "constraints", b"constraints", "metadata", b"metadata", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "caller_context", b"caller_context", "constraints", b"constraints", "kind", b"kind", "metadata", b"metadata", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reply", b"_reply", "args", b"args", "caller_context", b"caller_context", "constraints", b"constraints", "kind", b"kind", "metadata", b"metadata", "namespace", b"namespace", "process_id", b"process_id", "reply", b"reply"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__reply: _TypeAlias = _typing.Literal["reply"]  # noqa: Y015
+    _WhichOneofArgType__reply: _TypeAlias = _typing.Literal["_reply", b"_reply"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reply) -> _WhichOneofReturnType__reply | None: ...
 
 Global___Message: _TypeAlias = Message  # noqa: Y015
+
+@_typing.final
+class MessageReply(_message.Message):
+    """The answer to a message, for the process that sent it. It comes once, when the task of the receiver
+    has ended: with a response, a rejection or a failure, or cancelled. If that task broke the receiver,
+    the answer waits until the receiver is out of error, since the task may be run again. The answer to a
+    start comes when the new process has ended.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    REJECTED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """As in `Message.reply`."""
+    kind: Global___MessageKind.ValueType
+    namespace: _builtins.str
+    """The namespace of the receiver of the message."""
+    process_id: _builtins.str
+    """The id of the receiver of the message."""
+    task_id: _builtins.int
+    """The task of the step that sent the message."""
+    number: _builtins.int
+    """The place of the message in that step, from 1."""
+    response: _builtins.bytes
+    """The response of the receiver; to a start, the result of the new process, which is finished."""
+    rejected: _builtins.bool
+    """The error is a rejection by the processor of the receiver."""
+    @_builtins.property
+    def error(self) -> _types_pb2.TaskError:
+        """How the task ended otherwise, or why the message was refused. To a start: the rejection by the
+        init handler, PROCESS_REMOVED or PROCESS_TERMINATED.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: Global___MessageKind.ValueType = ...,
+        namespace: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+        task_id: _builtins.int = ...,
+        number: _builtins.int = ...,
+        response: _builtins.bytes = ...,
+        error: _types_pb2.TaskError | None = ...,
+        rejected: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "kind", b"kind", "name", b"name", "namespace", b"namespace", "number", b"number", "outcome", b"outcome", "process_id", b"process_id", "rejected", b"rejected", "response", b"response", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___MessageReply: _TypeAlias = MessageReply  # noqa: Y015

@@ -494,10 +494,11 @@ class ProcessorTask(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     TIMER_NAME_FIELD_NUMBER: _builtins.int
     MEMOS_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     """Unique within the engine, ascending within a process."""
     type: _types_pb2.TaskType.ValueType
-    """init, call, notify, repair, timeout or join; `remove` never reaches a processor."""
+    """init, call, notify, repair, timeout, join or reply; `remove` never reaches a processor."""
     args: _builtins.bytes
     attempt: _builtins.int
     """1 for the first attempt."""
@@ -529,6 +530,10 @@ class ProcessorTask(_message.Message):
     def memos(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
         """The memos that earlier attempts of this task have stored, by their keys."""
 
+    @_builtins.property
+    def reply(self) -> _messages_pb2.MessageReply:
+        """For a reply: the answer to a message of this process."""
+
     def __init__(
         self,
         *,
@@ -543,10 +548,11 @@ class ProcessorTask(_message.Message):
         nodes: _abc.Iterable[_nodes_pb2.NodeOutcome] | None = ...,
         timer_name: _builtins.str = ...,
         memos: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        reply: _messages_pb2.MessageReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["scheduled_at", b"scheduled_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply", "scheduled_at", b"scheduled_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "memos", b"memos", "nodes", b"nodes", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "timer_name", b"timer_name", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "memos", b"memos", "nodes", b"nodes", "reply", b"reply", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "timer_name", b"timer_name", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -610,7 +616,7 @@ class ProcessResponse(_message.Message):
     @_builtins.property
     def reject(self) -> Global___Reject:
         """Rejects the request and leaves the process unchanged. All other fields are ignored. If an init is
-        rejected, the process is deleted. Not for timeouts.
+        rejected, the process is deleted. Not for timeouts, joins and replies.
         """
 
     @_builtins.property

@@ -101,6 +101,8 @@ class _TaskTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskType.Val
     """A timer that removes the process. The engine does this without calling the processor."""
     TASK_TYPE_JOIN: _TaskType.ValueType  # 7
     """To the leader of a job: all its nodes have ended."""
+    TASK_TYPE_REPLY: _TaskType.ValueType  # 8
+    """The answer to a message of the process."""
 
 class TaskType(_TaskType, metaclass=_TaskTypeEnumTypeWrapper):
     """The type of a task: why it exists."""
@@ -120,6 +122,8 @@ TASK_TYPE_REMOVE: TaskType.ValueType  # 6
 """A timer that removes the process. The engine does this without calling the processor."""
 TASK_TYPE_JOIN: TaskType.ValueType  # 7
 """To the leader of a job: all its nodes have ended."""
+TASK_TYPE_REPLY: TaskType.ValueType  # 8
+"""The answer to a message of the process."""
 Global___TaskType: _TypeAlias = TaskType  # noqa: Y015
 
 class _TaskStatus:

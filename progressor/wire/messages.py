@@ -1,5 +1,7 @@
 """The messages of a step between protobuf and `domain`."""
 
+import base64
+import json
 from collections.abc import Sequence
 
 from progressor.domain.processes.message import MESSAGES_MAX, Message, MessageKind
@@ -48,6 +50,9 @@ def _message(
         if kind is not MessageKind.START:
             wire.refuse(f"{field}.metadata", f"must not be set in a {kind}, only in a start")
         metadata = wire.struct_to_mapping(message.metadata, f"{field}.metadata")
+    reply = message.reply if message.HasField("reply") else None
+    if reply:
+        refuse_all(f"{field}.reply", wire.id_faults(reply))
     return Message(
         kind=kind,
         receiver=process_key(namespace, message.process_id),
@@ -55,4 +60,18 @@ def _message(
         caller_context=dict(message.caller_context),
         constraints=constraints,
         metadata=metadata,
+        reply=reply,
     )
+
+
+def fill_reply(message: messages_pb2.MessageReply, args: bytes) -> None:
+    """Write the args of a reply, as settle_replies.sql stores them, into an empty message."""
+    found = json.loads(args)
+    for name in ("name", "namespace", "process_id", "task_id", "number"):
+        setattr(message, name, found[name])
+    message.kind = KIND_TO_WIRE[MessageKind(found["kind"])]
+    if (error := found.get("error")) is None:
+        message.response = base64.b64decode(found["response"])
+        return
+    message.error.code, message.error.reason = error["code"], error["reason"]
+    message.error.message, message.rejected = error["message"], error["rejected"]

@@ -7,7 +7,7 @@
 -- a task has ended; p_left: gates that were left; p_queue: queues to be checked; all of the namespace p_named_in.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked the
 -- processes.
--- Returns: [[namespace, process_id, task_id, gate, queue, order_key, wait_seconds, due_seconds, awaited_by], ...]: tasks
+-- Returns: [[namespace, process_id, task_id, gate, queue, order_key, wait_seconds, due_seconds, awaited_by, sends], ...]: tasks
 -- that are due now, or in due_seconds; with wait_seconds, the first task of each process for promote_due; without a
 -- task, the gate, queue or order for promote_again; with awaited_by (describe_ends), the init task of a process that has
 -- ended, and the replicas that wait for that. Nulls at the end are left out. Null: nothing.

@@ -33,6 +33,27 @@ BEGIN
             RETURN NEXT;
         END LOOP;
     END IF;
+    IF EXISTS (SELECT FROM unnest(p_messages) AS m WHERE m.kind = 'reply') THEN
+        -- A reply is for the process that has asked, not for a later one of its name.
+        PERFORM
+        FROM processes p
+        JOIN unnest(p_messages) AS m
+            ON (p.slot, p.namespace, p.process_id)
+                = (m.receiver_slot, m.receiver_namespace, m.receiver_id)
+        ORDER BY p.slot, p.namespace, p.process_id
+        FOR NO KEY UPDATE OF p;
+        verdict := 'process_not_found';
+        FOR item IN
+            SELECT m.ordinality
+            FROM unnest(p_messages) WITH ORDINALITY AS m
+            WHERE m.kind = 'reply' AND m.receiver_init_id IS DISTINCT FROM (
+                SELECT p.init_task_id
+                FROM find_process(m.receiver_slot, m.receiver_namespace, m.receiver_id) p)
+        LOOP
+            v_refused := v_refused || item::bigint;
+            RETURN NEXT;
+        END LOOP;
+    END IF;
     IF NOT p_starts THEN
         verdict := 'overloaded';
         FOR item IN
@@ -41,7 +62,7 @@ BEGIN
             JOIN unnest(p_messages) WITH ORDINALITY AS m
                 ON (m.receiver_slot, m.receiver_namespace, m.receiver_id)
                     = (o.slot, o.namespace, o.process_id)
-            WHERE m.ordinality <> ALL (v_refused)
+            WHERE m.kind <> 'reply' AND m.ordinality <> ALL (v_refused)
         LOOP
             v_refused := v_refused || item::bigint;
             RETURN NEXT;

@@ -7,7 +7,7 @@
 -- constraints or without), and at most one start of a receiver; the caller calls again while messages remain.
 --
 -- A receiver in error has the task held, unless its namespace cancels what waits there. A message that is refused for
--- another reason is noted for Trace (refuse_messages).
+-- another reason is answered with the error or noted for Trace (refuse_messages).
 -- p_queue_max: a receiver with so many waiting tasks refuses further messages.
 -- Locks: messages with SKIP LOCKED, then as the function that admits them.
 -- Returns: the number of messages by kind, namespace of the sender and verdict; then a row with the senders that have
@@ -39,6 +39,8 @@ DECLARE
     v_refused  messages[] := '{}';
     v_reasons  text[] := '{}';
     v_due      jsonb[] := '{}';
+    v_asking   messages[] := '{}';  -- these two of messages that want a reply
+    v_task_ids bigint[] := '{}';
 BEGIN
     SELECT array_agg(m.message_id)
     INTO v_locked
@@ -125,10 +127,17 @@ BEGIN
             v_due := v_due || jsonb_build_array(
                 v_message.receiver_namespace, v_message.receiver_id, v_row.task_id);
         END IF;
+        IF v_row.verdict IN ('accepted', 'held') AND v_message.reply IS NOT NULL THEN
+            v_asking := v_asking || v_message;
+            v_task_ids := v_task_ids || v_row.task_id;
+        END IF;
     END LOOP;
 
     IF cardinality(v_refused) > 0 THEN
-        PERFORM refuse_messages(v_now, v_refused, v_reasons);
+        effects := merge_json(effects, refuse_messages(v_now, v_refused, v_reasons));
+    END IF;
+    IF cardinality(v_asking) > 0 THEN
+        PERFORM request_replies(v_asking, v_task_ids);
     END IF;
 
     RETURN QUERY

@@ -1,9 +1,13 @@
--- Notes messages that were refused, for Trace, while their senders exist.
+-- Answers messages that were refused with the error, if their senders want a reply, and notes the others for Trace,
+-- while their senders exist. A reply that is refused is dropped.
 -- Locks: senders with KEY SHARE and SKIP LOCKED; of one that is being removed nothing is noted.
+-- Returns: as describe_senders; null: nothing is to be delivered.
 CREATE FUNCTION refuse_messages(p_now timestamptz, p_messages messages[], p_reason text[])
-RETURNS void
+RETURNS jsonb
 BY ITEM
 AS $$
+DECLARE
+    v_senders process_key[];
 BEGIN
     INSERT INTO refused_messages (
         slot, namespace, process_id, task_id, number, kind, receiver_namespace, receiver_id,
@@ -18,6 +22,36 @@ BEGIN
         WHERE (p.slot, p.namespace, p.process_id) = (m.slot, m.namespace, m.process_id)
             AND p.init_task_id = m.init_task_id
         FOR KEY SHARE SKIP LOCKED
-    ) p;
+    ) p
+    WHERE m.reply IS NULL AND m.kind <> 'reply';
+
+    WITH written AS (
+        INSERT INTO messages (
+            slot, namespace, process_id, message_id, init_task_id, task_id, number, kind,
+            receiver_slot, receiver_namespace, receiver_id, receiver_init_id, args, created_at,
+            deliver_at
+        )
+        SELECT m.receiver_slot, m.receiver_namespace, m.receiver_id, nextval('message_ids'), 0, 0, 0,
+            'reply', m.slot, m.namespace, m.process_id, m.init_task_id,
+            convert_to((describe_error(
+                CASE
+                    WHEN p_reason[m.ordinality] LIKE '%NOT_FOUND' THEN 5
+                    WHEN p_reason[m.ordinality] LIKE '%ALREADY_EXISTS' THEN 6
+                    WHEN p_reason[m.ordinality] = 'OVERLOADED' THEN 8
+                    ELSE 9
+                END, p_reason[m.ordinality], 'the message was refused'
+            ) || jsonb_build_object(
+                'name', m.reply, 'kind', m.kind, 'namespace', m.receiver_namespace,
+                'process_id', m.receiver_id, 'task_id', m.task_id, 'number', m.number
+            ))::text, 'UTF8'),
+            p_now, p_now
+        FROM unnest(p_messages) WITH ORDINALITY AS m
+        WHERE m.reply IS NOT NULL
+        RETURNING slot, namespace, process_id
+    )
+    SELECT array_agg(DISTINCT (w.slot, w.namespace, w.process_id)::process_key)
+    INTO v_senders
+    FROM written w;
+    RETURN describe_senders(v_senders);
 END;
 $$;

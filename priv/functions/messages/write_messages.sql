@@ -18,7 +18,8 @@ CREATE FUNCTION write_messages(
     m_caller_context json[],
     m_trace_context  json[],
     m_constraints    json[],
-    m_metadata       jsonb[]
+    m_metadata       jsonb[],
+    m_reply          text[]
 )
 RETURNS void
 BY ITEM
@@ -27,12 +28,12 @@ BEGIN
     INSERT INTO messages (
         slot, namespace, process_id, message_id, init_task_id, task_id, number, kind, receiver_slot,
         receiver_namespace, receiver_id, args, caller_context, trace_context, constraints, metadata,
-        created_at, deliver_at
+        reply, created_at, deliver_at
     )
     SELECT s.slot, s.namespace, s.process_id, nextval('message_ids'), s.init_task_id, s.task_id,
         m_number[s.place], m_kind[s.place], m_slot[s.place], m_namespace[s.place],
         m_process_id[s.place], m_args[s.place], m_caller_context[s.place], m_trace_context[s.place],
-        m_constraints[s.place], m_metadata[s.place], p_now, p_now
+        m_constraints[s.place], m_metadata[s.place], m_reply[s.place], p_now, p_now
     FROM (
         SELECT m.place, r.slot, r.namespace, r.process_id, r.task_id, p.init_task_id
         FROM (

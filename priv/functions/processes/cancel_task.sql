@@ -100,6 +100,12 @@ BEGIN
         v_effects := describe_first_task(v_now, p_slot, p_namespace, p_process_id);
     END IF;
     effects := merge_json(effects, v_effects);
+    IF v_process.has_reply_requests THEN
+        effects := merge_json(effects, describe_senders(
+            ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
+        PERFORM settle_replies(
+            v_now, ARRAY[(p_slot, p_namespace, p_process_id)::process_key], false);
+    END IF;
     RETURN NEXT;
 END;
 $$;

@@ -60,6 +60,9 @@ BEGIN
         DELETE FROM jobs
         WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     END IF;
+    PERFORM settle_replies(
+        coalesce(p_since + interval '1 minute', clock_timestamp()),
+        ARRAY[(p_slot, p_namespace, p_process_id)::process_key], true);
     DELETE FROM running
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM schedule

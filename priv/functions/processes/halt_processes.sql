@@ -115,6 +115,7 @@ BEGIN
             p_now, p_replica_id, p_starvation_timeout, 100, v_gated);
     END IF;
     v_halted.effects := merge_json(v_halted.effects, describe_ends(p_key));
+    v_halted.effects := merge_json(v_halted.effects, settle_replies(p_now, p_key, false));
     RETURN v_halted;
 END;
 $$;

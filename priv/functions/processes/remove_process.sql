@@ -27,6 +27,10 @@ BEGIN
     END IF;
     v_now := coalesce(p_now, clock_timestamp());
     effects := describe_ends(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
+    IF v_process.has_reply_requests THEN
+        effects := merge_json(effects, describe_senders(
+            ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
+    END IF;
     cancelled := delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id);
     IF v_process.is_gated THEN
         effects := merge_json(effects, settle_gates(

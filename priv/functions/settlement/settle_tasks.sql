@@ -75,7 +75,8 @@ CREATE FUNCTION settle_tasks(
     m_trace_context      json[],
     m_constraints        json[],
     m_metadata           jsonb[],
-    p_timers             json[]
+    p_timers             json[],
+    m_reply              text[]
 )
 RETURNS TABLE (LIKE settled_task)
 BY ITEM
@@ -95,6 +96,7 @@ DECLARE
     v_dropped     jsonb;      -- the timers that it has cancelled
     v_yields      boolean;    -- whether a timer that is tried again comes after another one
     v_forgets     boolean;    -- whether a task with memos ends
+    v_answering   process_key[];  -- with tasks whose ends are answers to messages
 BEGIN
     SELECT array_agg(i.item)
             FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL
@@ -109,8 +111,9 @@ BEGIN
             i.namespace, i.process_id, p.init_task_id, NULL, NULL, NULL, NULL, NULL, p.awaited_by))
             FILTER (WHERE p.awaited_by IS NOT NULL AND (
                 p_outcome[i.item] IN ('complete', 'break', 'remove')
-                OR (p_outcome[i.item] = 'fail' AND p.status = 'error')))
-    INTO v_gated, v_broken, v_timed, v_ends
+                OR (p_outcome[i.item] = 'fail' AND p.status = 'error'))),
+        array_agg((i.slot, i.namespace, i.process_id)::process_key) FILTER (WHERE p.has_reply_requests)
+    INTO v_gated, v_broken, v_timed, v_ends, v_answering
     FROM (
         SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
             p_process_id[i.item] AS process_id
@@ -118,7 +121,7 @@ BEGIN
         ORDER BY slot, namespace, process_id
     ) i
     CROSS JOIN LATERAL (
-        SELECT p.is_gated, p.status, p.init_task_id, p.awaited_by, p.has_named_timers
+        SELECT p.is_gated, p.status, p.init_task_id, p.awaited_by, p.has_named_timers, p.has_reply_requests
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
         FOR NO KEY UPDATE
@@ -132,11 +135,17 @@ BEGIN
         effects := NULL;
     END IF;
 
+    IF v_answering IS NOT NULL THEN
+        effects := describe_senders(v_answering);
+        RETURN NEXT;
+        effects := NULL;
+    END IF;
+
     IF m_item IS NOT NULL THEN
         PERFORM write_messages(
             v_now, p_slot, p_namespace, p_process_id, p_token, m_item, m_number, m_kind, m_slot,
             m_namespace, m_process_id, m_args, m_caller_context, m_trace_context, m_constraints,
-            m_metadata);
+            m_metadata, m_reply);
     END IF;
 
     IF v_gated IS NOT NULL THEN
@@ -544,6 +553,10 @@ BEGIN
             SELECT (s.slot, s.namespace, s.process_id)::process_key
             FROM unnest(v_steps) AS s
             WHERE s.has_memos OR s.item = ANY (v_broken)));
+    END IF;
+
+    IF v_answering IS NOT NULL THEN
+        PERFORM settle_replies(v_now, v_answering, false);
     END IF;
 
     IF v_gated IS NOT NULL THEN

@@ -45,7 +45,14 @@ class RefusedMessage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message to a process. ``metadata`` only with a start."""
+    """A message to a process. ``metadata`` only with a start.
+
+    ``reply``: the name under which its sender wants the answer, "" included; None: it wants none.
+    The answer is a task of type reply of the sender: the response or the error of the receiver's
+    task once that has ended, or, to a start, the result of the process once that is finished, or
+    why it never will be. The answer to a task that broke its process waits until the process is
+    out of error, since the task may be run again.
+    """
 
     kind: MessageKind
     receiver: ProcessKey
@@ -53,3 +60,4 @@ class Message:
     caller_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     constraints: Constraints | None = None
     metadata: Mapping[str, object] | None = None
+    reply: str | None = None

@@ -20,6 +20,7 @@ class TaskType(enum.StrEnum):
     TIMEOUT = "timeout"
     REMOVE = "remove"
     JOIN = "join"
+    REPLY = "reply"
 
 
 TIMER_TYPES = frozenset({TaskType.TIMEOUT, TaskType.REMOVE})

@@ -35,6 +35,9 @@ def add_message(  # noqa: PLR0913  # the parts of a message
     if "namespace" in options and not is_namespace_name(namespace):
         problem = f"namespace must be 1 to 64 characters of [a-z0-9._-], got {namespace!r}"
         raise ValueError(problem)
+    for fault in id_faults(options.get("reply") or "reply"):
+        problem = f"reply {fault}"
+        raise ValueError(problem)
     message = pb.Message(
         kind=kind.number,
         namespace=namespace,
@@ -43,5 +46,6 @@ def add_message(  # noqa: PLR0913  # the parts of a message
         caller_context=options.get("context"),
         constraints=optional(constraints_to_wire, options.get("constraints")),
         metadata=optional(object_to_wire, metadata),
+        reply=options.get("reply"),
     )
     messages.append(message)

@@ -46,6 +46,7 @@ from progressor.v1 import processor_service_pb2 as pb
 
 Returned = TypeVar("Returned")
 Handler: TypeAlias = Callable[[Step[State]], Returned]
+Registrar: TypeAlias = Callable[[Handler[State, Any]], Handler[State, Any]]
 Upgrading = TypeVar("Upgrading", bound=Upgrade)
 
 STILL_RUNNING = "STILL_RUNNING"
@@ -138,6 +139,8 @@ class Processor(Generic[State]):
         self._handlers: dict[int, _Handler] = {}
         # By the names of timers; of all others there is one among the handlers.
         self._timeouts: dict[str, _Handler] = {}
+        # With a name; the one without is among the others.
+        self._replies: dict[str, _Handler] = {}
         # The running attempts, by namespace and process. A thread removes its own.
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._is_checked = False
@@ -150,8 +153,9 @@ class Processor(Generic[State]):
     @property
     def task_types(self) -> tuple[TaskType, ...]:
         """The task types that have a handler."""
-        timeouts = {TaskType.TIMEOUT.number} if self._timeouts else set()
-        return tuple(TaskType.from_number(it) for it in sorted(self._handlers.keys() | timeouts))
+        named = {TaskType.TIMEOUT.number} if self._timeouts else set[int]()
+        named |= {TaskType.REPLY.number} if self._replies else set()
+        return tuple(TaskType.from_number(it) for it in sorted(self._handlers.keys() | named))
 
     @property
     def codec(self) -> Codec:
@@ -264,6 +268,28 @@ class Processor(Generic[State]):
             state = self._versions.read(data, version)
         return state
 
+    @overload
+    def reply(self, name: Handler[State, Returned], /) -> Handler[State, Returned]: ...
+
+    @overload
+    def reply(self, name: str = "", /) -> Registrar[State]: ...
+
+    def reply(
+        self, name: str | Handler[State, Returned] = "", /
+    ) -> Handler[State, Returned] | Registrar[State]:
+        """Register the handler of the answers to messages that name it as their `reply`.
+
+        ``@orders.reply("picked")`` gets those for "picked", ``@orders.reply`` those for which there
+        is no other handler. It reads `Step.reply`.
+        """
+        if not isinstance(name, str):
+            return self._register(TaskType.REPLY, name)
+
+        def register(handler: Handler[State, Returned]) -> Handler[State, Returned]:
+            return self._register(TaskType.REPLY, handler, reply=name)
+
+        return register
+
     def check(self) -> None:
         """Check that the processor can carry out steps; servers call this at their start.
 
@@ -273,7 +299,11 @@ class Processor(Generic[State]):
         """
         if self._is_checked:
             return
-        handlers = [*self._handlers.values(), *self._timeouts.values()]
+        handlers = [
+            *self._handlers.values(),
+            *self._timeouts.values(),
+            *self._replies.values(),
+        ]
         if not handlers:
             message = (
                 f"processor {self._name!r} has no handlers: add one for each task type, "
@@ -308,6 +338,8 @@ class Processor(Generic[State]):
         handler = self._handlers.get(request.task.type)
         if self._timeouts and request.task.type == TaskType.TIMEOUT.number:
             handler = self._timeouts.get(request.task.timer_name, handler)
+        if request.task.type == TaskType.REPLY.number:
+            handler = self._replies.get(request.task.reply.name, handler)
         if handler is None:
             return self._unimplemented(request)
         key = (process.namespace, process.process_id)
@@ -379,10 +411,18 @@ class Processor(Generic[State]):
         return server.running(self, bind=bind, limits=limits, streaming=streaming, engine=engine)
 
     def _register(
-        self, task_type: TaskType, handler: Handler[State, Returned], *, timer_name: str = ""
+        self,
+        task_type: TaskType,
+        handler: Handler[State, Returned],
+        *,
+        timer_name: str = "",
+        reply: str = "",
     ) -> Handler[State, Returned]:
-        if task_type.number in self._handlers if not timer_name else timer_name in self._timeouts:
-            tasks = f"timer {timer_name!r}" if timer_name else f"{task_type} tasks"
+        named, key = (self._replies, reply) if reply else (self._timeouts, timer_name)
+        if key in named if key else task_type.number in self._handlers:
+            tasks = f"{task_type} tasks"
+            if key:
+                tasks = f"the reply {key!r}" if reply else f"timer {key!r}"
             message = f"processor {self._name!r} already has a handler for {tasks}"
             raise ValueError(message)
         name = f"processor {self._name!r}: {task_type} handler {name_of_handler(handler)}"
@@ -390,8 +430,8 @@ class Processor(Generic[State]):
         made = _Handler(
             function=handler, is_async=_is_async(handler), name=name, blocking=BlockingWarning(name)
         )
-        if timer_name:
-            self._timeouts[timer_name] = made
+        if key:
+            named[key] = made
         else:
             self._handlers[task_type.number] = made
         self._is_checked = False
@@ -405,7 +445,7 @@ class Processor(Generic[State]):
         )
         if timer_name := request.task.timer_name:
             message += f', or @processor.timeout("{timer_name}") for this timer'
-        if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
+        if task_type in {TaskType.TIMEOUT, TaskType.JOIN, TaskType.REPLY}:
             # Not UNIMPLEMENTED, from which the engine infers that the target is another processor.
             return failure(grpc.StatusCode.FAILED_PRECONDITION, message, "NO_HANDLER")
         # A request without a handler is the caller's mistake and must not break the process.

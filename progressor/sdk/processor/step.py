@@ -40,6 +40,7 @@ from progressor.sdk.values.processes import (
     read_event,
     timer_to_wire,
 )
+from progressor.sdk.values.replies import MessageReply, read_reply
 from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -49,7 +50,7 @@ State = TypeVar("State")
 
 _UNREAD: Payload = object()
 
-_WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
+_WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN, TaskType.REPLY})
 
 
 def check_timer_name(name: str) -> None:
@@ -273,6 +274,22 @@ class Step(Generic[State]):
             it.name: it for it in self._request.task.nodes
         }
         return results_of(outcomes, self._codec, kind)
+
+    @property
+    def reply(self) -> MessageReply[Payload]:
+        """The answer to a message, in a reply handler. See `reply_as`."""
+        return self.reply_as(Any)
+
+    def reply_as(self, kind: TypeForm[Decoded]) -> MessageReply[Decoded]:
+        """Return the answer to a message, with the response as a `kind`.
+
+        Raises:
+            ValueError: The response is not a `kind`, or this is not a reply.
+        """
+        if self.type is not TaskType.REPLY:
+            message = f"step.reply is only in a reply; this is a {self.type}"
+            raise ValueError(message)
+        return read_reply(self._request.task.reply, self._codec, kind)
 
     def emit(
         self,

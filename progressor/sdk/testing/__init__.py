@@ -25,7 +25,8 @@ graphs, ``snapshots.py`` reads stored processes.
 """
 
 from progressor.sdk.testing.job_rehearsal import JobRehearsal
-from progressor.sdk.testing.rehearsal import Rehearsal, TakenStep
+from progressor.sdk.testing.records import TakenStep
+from progressor.sdk.testing.rehearsal import Rehearsal
 from progressor.sdk.testing.snapshots import upgraded_states
 from progressor.sdk.testing.timers import DueTimer
 

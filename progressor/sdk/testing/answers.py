@@ -1,18 +1,24 @@
 """Reads what a processor answers, and the history: what is recorded, what goes with a task."""
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
 
 import grpc
 
 from progressor.domain.processes import task as domain
 from progressor.domain.processes.intent import Failed, Rejected
+from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
+from progressor.sdk.values.messages import SentMessage
+from progressor.sdk.values.processes import TaskError
+from progressor.v1 import messages_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
-from progressor.v1 import types_pb2
 
 _CODES = {status_number(it): it for it in grpc.StatusCode}
+_WITHOUT_CALLER = {domain.TaskType.TIMEOUT, domain.TaskType.JOIN, domain.TaskType.REPLY}
 _RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "UNKNOWN")
 
 
@@ -21,7 +27,7 @@ def refusal_of(
 ) -> Failed | Rejected | None:
     """Return how a step failed or was rejected, by its answer; None: it succeeded."""
     match response.WhichOneof("action"):
-        case "reject" if task_type in {domain.TaskType.TIMEOUT, domain.TaskType.JOIN}:
+        case "reject" if task_type in _WITHOUT_CALLER:
             return Failed(
                 code=status_number(grpc.StatusCode.INTERNAL),
                 reason="INVALID_ANSWER",
@@ -80,3 +86,40 @@ def recorded(
     if event.HasField("metadata"):
         found.metadata.CopyFrom(event.metadata)
     return found
+
+
+class InlineExecutor(Executor):
+    """Runs plain handlers in the thread of the test."""
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,  # noqa: ANN401  # as of an Executor
+        **kwargs: Any,  # noqa: ANN401  # as of an Executor
+    ) -> "Future[Any]":
+        """Run a function, and return a future with its result; raise what the function raises."""
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def reply_to(
+    message: SentMessage, response: Payload, error: TaskError | None, codec: Codec
+) -> messages_pb2.MessageReply:
+    """Return the answer to a message; raise ValueError if it wants none."""
+    if message.reply is None:
+        problem = f"the message to {message.process_id!r} was sent without reply="
+        raise ValueError(problem)
+    reply = messages_pb2.MessageReply(
+        name=message.reply,
+        kind=message.kind.number,
+        namespace=message.namespace,
+        process_id=message.process_id,
+    )
+    if error is None:
+        reply.response = codec.encode(response)
+    else:
+        reply.error.code, reply.error.reason = error.code, error.reason
+        reply.error.message = error.message
+    return reply

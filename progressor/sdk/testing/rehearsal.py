@@ -9,8 +9,7 @@ import dataclasses
 import datetime as dt
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
-from typing import Any, Generic, Self
+from typing import Generic, Self
 
 from typing_extensions import TypeForm
 
@@ -32,8 +31,15 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.processor.processor import Processor
 from progressor.sdk.processor.step import State
-from progressor.sdk.testing.answers import in_range, recorded, refusal_of
+from progressor.sdk.testing.answers import (
+    InlineExecutor,
+    in_range,
+    recorded,
+    refusal_of,
+    reply_to,
+)
 from progressor.sdk.testing.link import RehearsedLink
+from progressor.sdk.testing.records import TakenStep
 from progressor.sdk.testing.snapshots import Stored, stored_process
 from progressor.sdk.testing.timers import DueTimer, Timer, Timers, due_at, in_order, timer_changes
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
@@ -47,7 +53,7 @@ from progressor.sdk.values.processes import (
     TaskType,
     read_event,
 )
-from progressor.v1 import nodes_pb2, types_pb2
+from progressor.v1 import messages_pb2, nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.processes import TASK_TYPE_TO_WIRE
 
@@ -60,24 +66,6 @@ TIMERS_MAX = 10_000
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
 """Called after each change of a process, with the nodes that its step starts; None: none."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TakenStep:
-    """A task of a rehearsal that has ended, with a response or an error.
-
-    ``rejected``: the error is a rejection by the handler, not a failure. ``timer_name``: that of
-    the timer that ran.
-    """
-
-    task_id: int
-    type: TaskType
-    ended_at: dt.datetime
-    attempt_count: int
-    response: Payload
-    error: TaskError | None
-    rejected: bool
-    timer_name: str = ""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -93,6 +81,7 @@ class Task:
     context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     nodes: Sequence[NodeOutcome] = ()
+    reply: messages_pb2.MessageReply | None = None
     history_range: types_pb2.HistoryRange | None = None
     memos: dict[str, bytes] = dataclasses.field(default_factory=dict)
     attempt: int = 1
@@ -100,22 +89,6 @@ class Task:
     response: bytes = b""
     error: domain.TaskError | None = None
     timer_name: str = ""
-
-
-class _InlineExecutor(Executor):
-    """Runs plain handlers in the thread of the test."""
-
-    def submit(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,  # noqa: ANN401  # as of an Executor
-        **kwargs: Any,  # noqa: ANN401  # as of an Executor
-    ) -> "Future[Any]":
-        """Run a function, and return a future with its result; raise what the function raises."""
-        future: Future[Any] = Future()
-        future.set_result(function(*args, **kwargs))
-        return future
 
 
 class Rehearsal(Generic[State]):
@@ -306,7 +279,7 @@ class Rehearsal(Generic[State]):
 
     @property
     def messages(self) -> tuple[SentMessage, ...]:
-        """The messages that steps have sent, in order; nothing receives them."""
+        """The messages that steps have sent, in order; `answer` replies to one."""
         return tuple(self._messages)
 
     async def start(
@@ -454,6 +427,27 @@ class Rehearsal(Generic[State]):
         self._finish(detail=reason)
         await self._observed(None)
 
+    async def answer(
+        self,
+        message: SentMessage,
+        response: Payload = None,
+        *,
+        error: TaskError | None = None,
+        rejected: bool = False,
+    ) -> None:
+        """Run the reply handler of the process with the answer to one of its `messages`.
+
+        The last of `steps` is the outcome. ``rejected``: the error is a rejection by a handler.
+
+        Raises:
+            ValueError: The message has no `reply`.
+            ProcessFailedError, ProcessFinishedError, ProcessNotFoundError: It no longer runs.
+        """
+        self._expect_running()
+        reply = reply_to(message, response, error, self._codec)
+        reply.rejected = rejected
+        await self._ask(domain.TaskType.REPLY, None, None, reply=reply)
+
     async def remove(self) -> None:
         """Remove the process; `steps` are kept.
 
@@ -539,6 +533,7 @@ class Rehearsal(Generic[State]):
         context: Mapping[str, str] | None,
         *,
         nodes: Iterable[NodeOutcome] = (),
+        reply: messages_pb2.MessageReply | None = None,
     ) -> Task:
         task = Task(
             key=self._key(),
@@ -547,6 +542,7 @@ class Rehearsal(Generic[State]):
             args=self._codec.encode(args),
             context=context or {},
             nodes=tuple(nodes),
+            reply=reply,
             broken_by=self._expect_process().corrupted_by or None,
             scheduled_at=self.now,
             first_started_at=self.now,
@@ -617,7 +613,7 @@ class Rehearsal(Generic[State]):
             latest = self._now + self._config.step_timeout_max
             response = await self._processor.answer(
                 self._request(task, process),
-                _InlineExecutor(),
+                InlineExecutor(),
                 RehearsedLink(task.memos, self._now, latest),
             )
             refusal = refusal_of(response, task.task_type)
@@ -717,6 +713,7 @@ class Rehearsal(Generic[State]):
                 nodes=[outcome_to_wire(it, self._codec) for it in task.nodes],
                 timer_name=task.timer_name,
                 memos=task.memos,
+                reply=task.reply,
             ),
             deadline=instant_to_wire(self._now + self._config.step_timeout),
         )

@@ -44,6 +44,7 @@ class SentMessage:
     args: Payload = None
     context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     constraints: Constraints | None = None
+    reply: str | None = None
 
 
 read_sent = Shape(
@@ -55,9 +56,12 @@ class MessageOptions(TypedDict, total=False):
     """Options of a message.
 
     ``namespace``: that of the receiver; default: the sender's. ``context``: pairs that its handler
-    reads as `Step.context`. ``constraints``: what must hold before its task may run.
+    reads as `Step.context`. ``constraints``: what must hold before its task may run. ``reply``: the
+    name of the reply handler that gets the answer, "" for the one without a name; default: no
+    answer is sent. The answer to a start comes when the new process has ended.
     """
 
     namespace: str
     context: Mapping[str, str]
     constraints: Constraints
+    reply: str

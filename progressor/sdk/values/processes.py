@@ -52,6 +52,7 @@ class TaskType(WireEnum):
     TIMEOUT = "timeout"
     REMOVE = "remove"
     JOIN = "join"
+    REPLY = "reply"
 
 
 class TaskStatus(WireEnum):

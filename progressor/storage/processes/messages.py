@@ -5,7 +5,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from progressor.domain.processes.message import QUEUE_MAX, MessageKind
+from progressor.domain.processes.message import QUEUE_MAX
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
@@ -20,11 +20,12 @@ BATCH_MAX = 200
 class Delivered(NamedTuple):
     """A number of messages of one kind and sender's namespace with the same verdict.
 
-    ``held``: by a receiver in error; other verdicts than accepted and held are refusals.
+    ``kind``: that of a message, or reply. ``held``: by a receiver in error; other verdicts than
+    accepted and held are refusals.
     """
 
     namespace: str
-    kind: MessageKind
+    kind: str
     verdict: str
     message_count: int
 
@@ -38,7 +39,7 @@ class Delivery:
 
 
 class _Row(NamedTuple):
-    kind: MessageKind | None
+    kind: str | None
     namespace: str
     verdict: str
     message_count: int

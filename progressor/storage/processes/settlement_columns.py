@@ -221,6 +221,7 @@ def _message_columns(batch: Sequence[_Item]) -> Columns:
             m_trace_context=[json_text(trace_context) for *_, trace_context in sent],
             m_constraints=[constraints_text(message.constraints) for message in messages],
             m_metadata=[json_text(message.metadata) for message in messages],
+            m_reply=[message.reply for message in messages],
         ),
     }
 

@@ -131,7 +131,8 @@ _EFFECTS = tuple(field.name for field in dataclasses.fields(Effects))
 class GateEffect(NamedTuple):
     """A task, or, without one, a gate, a queue or an order that another transaction held.
 
-    With ``awaited_by``: the init task of a process that has ended.
+    With ``awaited_by``: the init task of a process that has ended. ``sends``: the process may have
+    messages to be delivered.
     """
 
     namespace: str
@@ -143,12 +144,16 @@ class GateEffect(NamedTuple):
     wait_seconds: float | None = None
     due_seconds: float | None = None
     awaited_by: Sequence[int] | None = None
+    sends: bool | None = None
 
 
 def gate_effects(rows: Iterable[Sequence[Any]] | None) -> Effects:
     """Read the JSON of ``priv/functions/gates/settle_gates.sql``."""
-    due, upcoming, later, again, ends = [], [], [], [], []
+    due, upcoming, later, again, ends, senders = [], [], [], [], [], []
     for row in itertools.starmap(GateEffect, rows or ()):
+        if row.sends:
+            senders.append(process_key(row.namespace, row.process_id))
+            continue
         if row.task_id is None:
             again.append(
                 Again(
@@ -175,6 +180,7 @@ def gate_effects(rows: Iterable[Sequence[Any]] | None) -> Effects:
         upcoming=tuple(upcoming),
         later=tuple(later),
         again=tuple(dict.fromkeys(again)),
+        senders=tuple(senders),
         process_ends=tuple(ends),
     )
 

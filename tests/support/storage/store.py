@@ -65,7 +65,7 @@ TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
     "gated", "gates", "gate_holders", "gate_queues", "orders", "jobs", "job_nodes", "schedules",
     "schedule_runs", "held", "memos",
-    "messages", "refused_messages",
+    "messages", "refused_messages", "reply_requests",
     "orphans",
 )  # fmt: skip
 

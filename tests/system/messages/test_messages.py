@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from progressor import sdk
+from progressor.domain.processes.process import process_key
 from progressor.sdk import Client, Constraints, Fail, Processor, RefusedMessage, Step
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import Replica
@@ -141,3 +142,82 @@ async def test_a_refused_message_is_in_the_trace_and_in_the_metrics(
             reason="PROCESS_ALREADY_EXISTS",
         ),
     )  # fmt: skip
+
+
+class Answers:
+    """A shop that notes the replies to its messages, and a warehouse that answers."""
+
+    def __init__(self, shop: str, warehouse: str) -> None:
+        self.shop: Processor[Any] = Processor(shop)
+        self.warehouse: Processor[Any] = Processor(warehouse)
+        self.got: asyncio.Queue[tuple[str, sdk.MessageReply[Any]]] = asyncio.Queue()
+        self.shop.init(self.ask)
+        self.shop.reply("picked")(self.picked)
+        self.shop.reply(self.other)
+        self.warehouse.init(self.respond)
+        self.warehouse.call(self.respond)
+        self.warehouse.notify(self.respond)
+
+    def ask(self, step: Step[Any]) -> None:
+        for kind, process_id, args, reply in step.args:
+            send = getattr(step, kind)
+            send(process_id, args, namespace=self.warehouse.name, reply=reply)
+
+    def respond(self, step: Step[Any]) -> object:
+        if step.args == "no":
+            raise sdk.Reject("not here", reason="EMPTY")
+        if step.args == "end":
+            step.complete({"sold": 1})
+        return step.args
+
+    def picked(self, step: Step[Any]) -> None:
+        self.got.put_nowait(("picked", step.reply))
+
+    async def other(self, step: Step[Any]) -> None:
+        self.got.put_nowait(("other", step.reply))
+
+    async def receive(self, count: int) -> list[tuple[Any, ...]]:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            got = [await self.got.get() for _ in range(count)]
+        return sorted(
+            (reply.number, handler, reply.kind, reply.process_id, reply.response,
+             reply.error and reply.error.reason, reply.rejected)
+            for handler, reply in got
+        )  # fmt: skip
+
+
+async def test_replies_reach_the_handlers_of_their_names(replica: Replica) -> None:
+    number = next(_NUMBERS)
+    parts = Answers(f"asking-{number}", f"asked-{number}")
+    async with (
+        sdk.running(parts.shop, parts.warehouse, bind="127.0.0.1:0") as target,
+        replica.namespace(parts.shop.name, target) as shop,
+        replica.namespace(parts.warehouse.name, target) as warehouse,
+    ):
+        await warehouse.start("w")
+        await shop.start("order", [
+            ["call", "w", {"pick": 1}, "picked"],
+            ["call", "w", "no", "picked"],
+            ["notify", "w", 3, "unnamed"],
+            ["notify", "nobody", None, ""],
+            ["start", "new", None, "picked"],
+            ["start", "w", None, "picked"],
+            ["call", "new", "end", ""],
+        ])  # fmt: skip
+
+        assert await parts.receive(7) == [
+            (1, "picked", "call", "w", {"pick": 1}, None, False),
+            (2, "picked", "call", "w", None, "EMPTY", True),
+            (3, "other", "notify", "w", 3, None, False),
+            (4, "other", "notify", "nobody", None, "PROCESS_NOT_FOUND", False),
+            (5, "picked", "start", "new", {"sold": 1}, None, False),
+            (6, "picked", "start", "w", None, "PROCESS_ALREADY_EXISTS", False),
+            (7, "other", "call", "new", "end", None, False),
+        ]
+        await shop.start("second", [["start", "short", None, "picked"]])
+        await replica.points.wait("settled", key=process_key(warehouse.namespace, "short"))
+        await warehouse.remove("short")
+        assert await parts.receive(1) == [
+            (1, "picked", "start", "short", None, "PROCESS_REMOVED", False)
+        ]
+        assert replica.points.count("scan_found") == 0

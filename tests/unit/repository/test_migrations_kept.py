@@ -38,6 +38,8 @@ CHECKSUMS = {
     "0023_pre_messages.sql": "b269feeabf254444",
     "0024_pre_named_timers.sql": "3fdb01aa4118d1b7",
     "0025_pre_memos.sql": "e1b46c6daf2b5304",
+    "0026_pre_reply.sql": "a19bb4c3bcb37b51",
+    "0027_pre_reply_requests.sql": "44e46b0f3aa94276",
 }
 
 

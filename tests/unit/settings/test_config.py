@@ -118,7 +118,7 @@ WRONG_VALUES = [
         (
             f"{A_NAMESPACE}retry_policies.remove = {{}}",
             "namespaces.a.retry_policies.remove",
-            "must be one of init, call, notify, repair, timeout, join, got 'remove'",
+            "must be one of init, call, notify, repair, timeout, join, reply, got 'remove'",
         ),
         (
             f"{A_NAMESPACE}retry_policies.call.try = 1",

@@ -36,6 +36,7 @@ from progressor.sdk.values.constraints import (
 from progressor.sdk.values.namespaces import namespace_from_wire, namespace_to_wire
 from progressor.sdk.values.processes import read_range, timer_to_wire
 from progressor.v1 import job_service_pb2 as jobs
+from progressor.v1 import messages_pb2 as messages
 from progressor.v1 import namespace_service_pb2 as namespaces
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import processor_service_pb2
@@ -60,7 +61,7 @@ def nested(depth: int) -> dict[str, object]:
     return found
 
 
-FILES = (types, jobs, nodes, schedules, namespaces, replicas)
+FILES = (types, messages, jobs, nodes, schedules, namespaces, replicas)
 ENUMS = {name: it for file in FILES for name, it in file.DESCRIPTOR.enum_types_by_name.items()}
 
 
