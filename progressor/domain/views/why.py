@@ -84,7 +84,11 @@ def explain_process(process: Process, found: Sequence[Wait], role: JobRole | Non
             return f"The process has been in error since {since}, broken{by}: {detail}; {ending}."
         case ProcessStatus.FINISHED:
             since = _at(process.status_changed_at)
-            return f"The process has been finished since {since}; it waits for nothing."
+            if process.detail:
+                ended = f"The process was ended from outside at {since}: {_quoted(process.detail)}"
+            else:
+                ended = f"The process has been finished since {since}"
+            return f"{ended}; it waits for nothing."
         case _:
             assert_never(process.status)
 

@@ -539,6 +539,8 @@ BROKEN = {"status": ProcessStatus.ERROR, "detail": "no stock", "corrupted_by": 5
          "way.")),
         ({"status": ProcessStatus.FINISHED}, (),
          f"The process has been finished since {AT}; it waits for nothing."),
+        ({"status": ProcessStatus.FINISHED, "detail": "no more"}, (),
+         f"The process was ended from outside at {AT}: no more; it waits for nothing."),
         ({"status": ProcessStatus.RUNNING}, (),
          "The process waits for nothing: it has no task and no timer."),
         ({"status": ProcessStatus.RUNNING}, A_WAIT, ""),
