@@ -301,6 +301,27 @@ async def test_the_timer_of_a_follower_that_was_stopped_runs_again(jobs: JobStor
     assert list(await jobs.claim()) == ["a"]
 
 
+async def test_all_timers_of_a_follower_that_was_stopped_are_set_again(jobs: JobStore) -> None:
+    await led(jobs, *nodes(a=""))
+    tasks = await jobs.claim()
+    named = {"x": SetTimer(after=3 * HOUR), "y": SetTimer(after=HOUR, args=b"y")}
+    await jobs.settled(tasks["a"], success(SetTimer(after=2 * HOUR), timers=named))
+    await jobs.settled(await call(jobs, LEADER), BROKEN)
+    await jobs.maintain(LEADER)
+
+    await jobs.control.retry(LEADER, deadline=None, timeout=None)
+
+    view = await jobs.store.processes.get(follower("a"))
+    assert view.timer is not None
+    found = [(it.name, it.status) for it in (view.timer, *view.later_timers)]
+    blocked = TaskStatus.BLOCKED
+    assert found == [("y", TaskStatus.WAITING), ("", blocked), ("x", blocked)]
+    jobs.store.clock.advance(HOUR)
+    task = (await jobs.claim())["a"]
+    assert (task.timer_name, task.args) == ("y", b"y")
+    assert (await jobs.settled(task, success())).due is not None
+
+
 async def test_a_gated_node_goes_on_by_a_repair_that_was_in_hand(jobs: JobStore) -> None:
     gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
     await led(jobs, gated, NodeSpec(name="b", predecessors=("a",)))

@@ -21,9 +21,10 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.policy import OnError
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.storage.processes.settlements import Written
 from tests.support.storage.constrained import on
 from tests.support.storage.doctor.invariants import broken_invariants
-from tests.support.storage.store import BROKEN, Store, a_request, fresh_key, success
+from tests.support.storage.store import BROKEN, Store, a_request, connect, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -312,3 +313,41 @@ async def test_one_with_constraints_that_waits_for_a_gate_keeps_no_other_from_fi
     assert claimed.task.timer_name == "gated"
     await store.settled(claimed.task, success(timers={"gated": after(1, constraints=on("g"))}))
     assert await timers_of(store, init.key) == {"gated": TaskStatus.WAITING}
+
+
+async def test_one_with_constraints_does_not_wait_for_a_later_one(store: Store) -> None:
+    timers = {"gated": after(1, constraints=on("g")), "free": after(2)}
+    key = await store.ready(success(timers=timers))
+    store.clock.advance(HOUR)
+
+    await store.gates.promote_due([store.namespace.name])
+
+    task = await fired(store)
+    assert (task.key, task.timer_name) == (key, "gated")
+    await store.settled(task)
+    assert await timers_of(store, key) == {"free": TaskStatus.WAITING}
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_only_a_step_with_named_timers_pays_for_them(
+    store: Store, database: str, named: bool
+) -> None:
+    task = await store.start(fresh_key())
+    async with await connect(database) as connection:
+        await connection.execute("SET track_functions = 'pl'")
+        first = success(timers={"a": after(0)}) if named else success(after(0))
+        for outcome in (first, success(after(1))):
+            entry = store.entry(task, outcome)
+            [written] = await store.settlements._plain._kind.write(connection, [entry], False)
+            assert isinstance(written, Written)
+            task = written.next or task
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+
+        called = await connection.execute(
+            "SELECT funcname, calls FROM pg_stat_user_functions"
+            " WHERE funcname IN ('settle_timers', 'insert_timers')"
+        )
+        found: dict[str, int] = dict(await called.fetchall())
+        await connection.execute("SELECT pg_stat_reset()")
+
+    assert found == ({"settle_timers": 2, "insert_timers": 2} if named else {})

@@ -115,6 +115,24 @@ async def test_a_stored_process_goes_on_with_its_upgraded_state(
 
 
 @pytest.mark.parametrize("form", FORMS)
+async def test_a_stored_process_has_all_its_timers(form: Callable[[Snapshot[Any]], Any]) -> None:
+    stored = snapshot()
+    assert stored.timer is not None
+    later = dataclasses.replace(
+        stored.timer, name="b", task_id=99, due_at=NOON + 10 * SECOND, type=TaskType.REMOVE
+    )
+
+    process = Rehearsal.from_snapshot(
+        orders(), form(dataclasses.replace(stored, later_timers=(later,)))
+    )
+
+    due_at = NOON + 10 * SECOND
+    assert list(process.timers) == ["", "b"]
+    assert process.timers["b"] == DueTimer(due_at=due_at, args=None, remove=True, name="b")
+    assert (await process.call("milk")).task_id == 100
+
+
+@pytest.mark.parametrize("form", FORMS)
 async def test_a_stored_process_in_error_can_be_repaired(
     form: Callable[[Snapshot[Any]], Any],
 ) -> None:
