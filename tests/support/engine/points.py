@@ -18,7 +18,7 @@ Facts = dict[str, Any]
 class Points:
     """Records what an engine tells its observers; waits for what is to come.
 
-    Points: admitted, awaited, claimed, answered, settled, fenced, abandoned, scan_found,
+    Points: admitted, awaited, claimed, answered, settled, fenced, abandoned, revoked, scan_found,
     timers_claimed, backlog_claimed, zombie_collected, reply_fetched, notified,
     notification_lost, scanned, scan_failed, batch, beat.
     """

@@ -261,7 +261,7 @@ async def test_a_step_in_flight_of_a_removed_process_does_not_touch_its_successo
         await env.client.remove("p")
         await env.running("p")
         hang.released.set()
-        await env.points.wait("fenced", key=env.key("p"), task_id=task_id)
+        await env.points.wait("revoked", key=env.key("p"), task_id=task_id)
 
         process = (await env.client.get("p")).process
         assert (process.last_event_id, process.state) == (0, None)
