@@ -54,6 +54,13 @@ MEMO = """
     SELECT t.slot, t.namespace, t.process_id, t.task_id, 'k', '', now()
     FROM progressor.tasks t
     WHERE {}"""
+REPLY = """
+    INSERT INTO progressor.reply_requests (slot, namespace, process_id, task_id, kind, reply,
+        sender_slot, sender_namespace, sender_id, sender_init_id, sender_task_id, number)
+    SELECT t.slot, t.namespace, t.process_id, t.task_id, 'call', 'r', 0, 'orders', 'p', 1, 1, 1
+    FROM progressor.tasks t
+    WHERE {}"""
+ANSWERING = process("has_reply_requests = true", "true") + ";"
 VIOLATIONS: Violations = {
     "timers_have_names_of_their_own": [
         "UPDATE progressor.tasks SET timer_name = 'a' WHERE timer_name = 'b'",
@@ -119,6 +126,11 @@ VIOLATIONS: Violations = {
             "broken_processes_wait_for_repair",
             "waiting_tasks_are_due_in_order",
         ),
+    ],
+    "replies_are_requested_of_what_has_not_ended": [
+        REPLY.format("t.status = 'running'"),
+        ANSWERING + REPLY.format("t.status = 'finished'"),
+        ANSWERING + REPLY.replace("t.task_id", "0", 1).format("t.status = 'running'"),
     ],
     "memos_are_of_tasks_that_may_run": [
         MEMO.format("t.status = 'running'"),

@@ -148,6 +148,28 @@ WHERE t.has_memos IS NOT TRUE
         p.status <> 'error' OR t.status = 'finished' OR t.task_type = 'repair'
         OR t.task_id <> p.corrupted_by))
 
+-- name: replies_are_requested_of_what_has_not_ended
+-- says: a reply is requested of a task, or of a started process, that has not ended for good, and the process says so
+-- deliver_messages writes the request with the task. Whatever ends the task or the process answers and deletes it
+-- (settle_replies), under the lock of the process.
+SELECT q.namespace, q.process_id,
+    concat('the ', q.kind, ' of task ', q.task_id, ' has to be answered, ',
+        CASE
+            WHEN t.status IS NULL THEN 'which has no record'
+            WHEN p.has_reply_requests IS NOT TRUE THEN 'of which the process does not know'
+            ELSE concat('which is ', t.status, ' on a process that is ', p.status)
+        END) AS detail
+FROM progressor.reply_requests q
+LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
+LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
+WHERE t.status IS NULL
+    OR p.has_reply_requests IS NOT TRUE
+    OR CASE
+        WHEN q.kind = 'start' THEN p.status = 'finished'
+        ELSE t.finished_at IS NOT NULL
+            AND NOT (p.status = 'error' AND p.corrupted_by IS NOT DISTINCT FROM t.task_id)
+    END
+
 -- name: broken_processes_name_the_failed_task
 -- says: the task that broke a process has a record, and did not succeed
 -- The task that breaks a process ends in error with it; retention keeps that task. It may run again, or be cancelled
