@@ -49,7 +49,7 @@ POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (
     "fenced", "abandoned", "zombies_collected", "scan_found", "gates_scan_found", "scans_failed",
-    "notifications_lost", "jobs_recovered", "largest_step",
+    "notifications_lost", "jobs_recovered", "largest_step", "messages_scan_found",
 )  # fmt: skip
 """What nothing is counted of, unless something is wrong."""
 
@@ -136,6 +136,11 @@ async def load(env: Env) -> None:
     env.processor.on_process("holding", Answer())
     kept = Constraints(gates={"mutex": 1}, hold=GateHold.PROCESS)
     await env.client.start("holding", constraints=kept)
+    sent = [{"kind": 2, "process_id": it} for it in ("removed", "retried")]
+    await env.running("sending", answering(messages=sent))
+    await env.client.call("sending")
+    for verdict in ("accepted", "process_not_found"):
+        await env.points.wait("messages", namespace=env.namespace, verdict=verdict)
     await env.running("in-line")
     await env.client.notify("in-line", constraints=Constraints(gates=["mutex"]))
 
@@ -187,13 +192,15 @@ async def test_nothing_is_wrong(scene: Scene, name: str) -> None:
 FIRST: Mapping[str, Mapping[Labels, float]] = {
     # Those of the load, the one that was retried, and the one that was only to be accepted.
     "requests": {
-        ("Call", "ok", ""): CALLS + 2, ("Call", "failed", "REJECTED"): 1,
+        ("Call", "ok", ""): CALLS + 3, ("Call", "failed", "REJECTED"): 1,
         ("Call", "failed", "PROCESS_FAILED"): 1, ("Remove", "ok", ""): 1, ("Repair", "ok", ""): 1,
     },
-    "admitted": {("call",): CALLS + 4, ("repair",): 1},
+    "admitted": {("call",): CALLS + 5, ("repair",): 1},
+    "messages_delivered": {("notify", "no"): 1},
+    "messages_refused": {("notify", "PROCESS_NOT_FOUND"): 1},
     # The call of the second replica is run by the first, behind the one that it waits for.
     "settled": {
-        ("call", "finish"): CALLS + 3, ("call", "retry"): 1, ("call", "fail"): 1,
+        ("call", "finish"): CALLS + 4, ("call", "retry"): 1, ("call", "fail"): 1,
         ("call", "break"): 1, ("timeout", "finish"): 1,
     },
     "processor_errors": {
@@ -240,7 +247,7 @@ async def test_durations_and_bytes_go_with_what_is_counted(scene: Scene) -> None
         it: first.value("admitted", *it) for it in first.labels("admitted")
     }
     assert first.counts("task_processing") == first.counts("task_completion")
-    assert first.counts("task_completion")[name, "call"] == CALLS + 6
+    assert first.counts("task_completion")[name, "call"] == CALLS + 7
     assert first.counts("process_removing") == {(name, "remove"): 1}
     assert first.value("events_written", name) > CALLS
     for kind, payload in ("args", b"args"), ("events", b"event"), ("response", b"answer"):
