@@ -31,6 +31,7 @@ from progressor.api.processes import responses
 from progressor.cli.main import main
 from progressor.cli.output import EPILOGUE, ExitCode
 from progressor.domain.jobs import graph, job
+from progressor.domain.processes import message
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.domain.schedules import schedule
 from progressor.processor import codec, failures
@@ -232,6 +233,7 @@ LIMITS = (
     f"{size(wire.METADATA_BYTES_MAX)}, nested {wire.METADATA_DEPTH_MAX} deep",
     f"{process_wire.CALLER_CONTEXT_PAIRS_MAX} pairs, {size(process_wire.CALLER_CONTEXT_BYTES_MAX)}",
     f"events of one step | {codec.EVENTS_MAX:,} |",
+    f"refuses messages | {message.MESSAGES_MAX}; {message.QUEUE_MAX:,} |",
     f"{wire.HISTORY_LIMIT_MAX:,} events; {size(histories.HISTORY_BYTES_MAX)}",
     f"{validation.PAGE_SIZE_MAX:,} items, or {size(responses.PAGE_BYTES_MAX)}",
     f"the first {responses.WAITS_MAX};",
