@@ -61,7 +61,9 @@ BEGIN
         SET status = 'cancelled', finished_at = p_now, error_code = 9,
             error_reason = CASE p_status
                 WHEN 'finished' THEN 'PROCESS_FINISHED' ELSE 'PROCESS_FAILED' END,
-            error_message = coalesce(u.detail, ''), error_rejected = false,
+            error_message = coalesce(u.detail, '')
+                || CASE WHEN u.token IS NULL THEN '' ELSE ' (it ran: its processor may have acted)' END,
+            error_rejected = false,
             idempotency_key = CASE WHEN t.attempt_count > 0 OR u.retries THEN t.idempotency_key END
         FROM unfinished u
         WHERE t.ctid = u.task_row

@@ -215,7 +215,8 @@ BEGIN
                 WHERE (b.slot, b.namespace, b.process_id, b.task_id)
                     = (r.slot, r.namespace, r.process_id, p.corrupted_by)
                     AND b.task_type IN ('timeout', 'remove')
-                    AND b.status = 'error'
+                    -- Cancelled: when it was run again.
+                    AND b.status IN ('error', 'cancelled')
                     AND (v_timed IS NULL OR i.item <> ALL (v_timed))
             ) END AS broken_type
         FROM unnest(p_token) WITH ORDINALITY AS i (token, item)

@@ -81,7 +81,7 @@ BEGIN
             WHERE (b.slot, b.namespace, b.process_id, b.task_id)
                     = (f.slot, f.namespace, f.process_id, f.broken_by)
                 AND b.task_type IN ('timeout', 'remove')
-                AND b.status = 'error'
+                AND b.status IN ('error', 'cancelled')
             OFFSET 0
         ) b
         WHERE NOT EXISTS (SELECT FROM changed c WHERE (c.item, c.name) = (f.item, b.name))

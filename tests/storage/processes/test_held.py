@@ -89,6 +89,26 @@ async def test_a_cancelled_retry_of_an_init_leaves_the_process_in_error(
     assert following.task_id == notify.task_id
 
 
+@pytest.mark.parametrize(
+    "timers", [{"timer": SetTimer(after=HOUR)}, {"timers": {"a": SetTimer(after=HOUR)}}]
+)
+async def test_a_repair_runs_the_timer_again_whose_retry_was_cancelled(
+    store: Store, timers: dict[str, Any]
+) -> None:
+    key = await store.ready(success(**timers))
+    store.clock.advance(HOUR)
+    [due] = await store.claim_due()
+    await store.settled(due.task, BROKEN)
+    await store.recover(key, retries=True)
+    [again] = await store.claim_due()
+    await store.cancel(key, again.task.task_id)
+
+    repair = await store.run_task(a_request(key, TaskType.REPAIR))
+    following = await store.next_of(repair)
+
+    assert (following.task_type, following.timer_name) == (due.task.task_type, due.task.timer_name)
+
+
 async def broken_as(store: Store, kind: str) -> RunningTask:
     """Start a process, and return the task in hand that is about to break it."""
     fields: dict[str, Any] = {"constraints": on("g")} if kind.startswith("gated") else {}
