@@ -1,6 +1,7 @@
 -- Admits messages of one kind of admission, in their order: starts or requests, with constraints or without. Refuses
 -- what names a gate that does not exist, and requests to a receiver with too many waiting tasks. What a receiver in
 -- error would refuse is held, unless its namespace cancels what waits there.
+-- p_messages: without their args.
 -- Locks: as the function that admits them.
 -- Returns: a verdict for each item: that of the admission, or held, gate_not_found, overloaded; its task, if it has
 -- one, and whether a worker may take that now. A row without an item has effects, as settle_gates returns them.
@@ -75,7 +76,12 @@ BEGIN
         array_agg(m.receiver_id ORDER BY m.place) AS process_id,
         array_agg(m.head ORDER BY m.place) AS head,
         array_agg(m.kind ORDER BY m.place) AS task_type,
-        array_agg(m.args ORDER BY m.place) AS args,
+        array_agg((
+            SELECT x.args
+            FROM messages x
+            WHERE (x.slot, x.namespace, x.process_id, x.message_id)
+                = (m.slot, m.namespace, m.process_id, m.message_id)
+        ) ORDER BY m.place) AS args,
         array_agg(m.caller_context ORDER BY m.place) AS caller_context,
         array_agg(m.trace_context ORDER BY m.place) AS trace_context,
         array_agg(m.constraints ORDER BY m.place) AS constraints,

@@ -8,6 +8,8 @@
 --
 -- A receiver in error has the task held, unless its namespace cancels what waits there. A message that is refused for
 -- another reason is answered with the error or noted for Trace (refuse_messages).
+-- A batch has p_limit messages and p_bytes_max bytes at most, but at least one message. What is passed around of them
+-- is without their args, which are large; the admission reads these once.
 -- p_queue_max: a receiver with so many waiting tasks refuses further messages.
 -- Locks: messages with SKIP LOCKED, then as the function that admits them.
 -- Returns: the number of messages by kind, namespace of the sender and verdict; then a row with the senders that have
@@ -18,6 +20,7 @@ CREATE FUNCTION deliver_messages(
     p_namespace  text[],
     p_process_id text[],
     p_limit      integer,
+    p_bytes_max  bigint,
     p_queue_max  integer
 )
 RETURNS TABLE (
@@ -34,7 +37,7 @@ DECLARE
     v_is_gated boolean;
     v_row      record;
     v_message  messages;
-    v_done     bigint[] := '{}';
+    v_done     messages[] := '{}';
     v_verdicts text[] := '{}';
     v_refused  messages[] := '{}';
     v_reasons  text[] := '{}';
@@ -65,7 +68,10 @@ BEGIN
         SELECT m.*
         FROM unnest(p_slot, p_namespace, p_process_id) AS k (slot, namespace, process_id)
         CROSS JOIN LATERAL (
-            SELECT m AS message, m.*, m.kind = 'start' AS starts, m.constraints IS NOT NULL AS is_gated
+            SELECT m.slot, m.namespace, m.process_id, m.message_id, m.receiver_slot,
+                m.receiver_namespace, m.receiver_id, m.kind = 'start' AS starts,
+                m.constraints IS NOT NULL AS is_gated,
+                octet_length(m.args) + coalesce(pg_column_size(m.metadata), 0) AS size
             FROM messages m
             WHERE (m.slot, m.namespace, m.process_id) = (k.slot, k.namespace, k.process_id)
             ORDER BY m.slot, m.namespace, m.process_id, m.message_id
@@ -87,7 +93,7 @@ BEGIN
             ORDER BY f.message_id)
     ),
     following AS (
-        SELECT m.message, m.message_id, m.starts, m.is_gated,
+        SELECT m.slot, m.namespace, m.process_id, m.message_id, m.starts, m.is_gated, m.size,
             bool_and(m.fits) OVER (
                 PARTITION BY m.slot, m.namespace, m.process_id, m.receiver_slot,
                     m.receiver_namespace, m.receiver_id
@@ -100,12 +106,26 @@ BEGIN
         WHERE f.is_next
         ORDER BY f.message_id
         LIMIT 1
+    ),
+    counted AS (
+        SELECT f.*, sum(f.size) OVER (ORDER BY f.message_id) AS size_so_far,
+            row_number() OVER (ORDER BY f.message_id) AS place
+        FROM following f
+        JOIN oldest o USING (starts, is_gated)
+        WHERE f.is_next
     )
-    SELECT array_agg(f.message ORDER BY f.message_id), bool_and(f.starts), bool_and(f.is_gated)
+    SELECT array_agg((
+            m.slot, m.namespace, m.process_id, m.message_id, m.init_task_id, m.task_id, m.number,
+            m.kind, m.receiver_slot, m.receiver_namespace, m.receiver_id, NULL, m.caller_context,
+            m.trace_context, m.constraints, m.metadata, m.created_at, m.deliver_at, m.reply,
+            m.receiver_init_id
+        )::messages ORDER BY c.place), bool_and(c.starts), bool_and(c.is_gated)
     INTO v_messages, v_starts, v_is_gated
-    FROM following f
-    JOIN oldest o USING (starts, is_gated)
-    WHERE f.is_next;
+    FROM counted c
+    JOIN messages m
+        ON (m.slot, m.namespace, m.process_id, m.message_id)
+            = (c.slot, c.namespace, c.process_id, c.message_id)
+    WHERE c.place = 1 OR c.size_so_far <= p_bytes_max;
 
     FOR v_row IN
         SELECT *
@@ -118,7 +138,7 @@ BEGIN
         v_message := v_messages[v_row.item];
         -- Removed since, and perhaps started again: to be looked at again.
         CONTINUE WHEN v_row.verdict = 'gone';
-        v_done := v_done || v_message.message_id;
+        v_done := v_done || v_message;
         v_verdicts := v_verdicts || v_row.verdict;
         IF v_row.verdict NOT IN ('accepted', 'held') THEN
             v_refused := v_refused || v_message;
@@ -143,11 +163,10 @@ BEGIN
     RETURN QUERY
     WITH done AS (
         DELETE FROM messages m
-        USING unnest(v_done, v_verdicts) AS d (message_id, verdict), unnest(v_messages) AS v
-        WHERE v.message_id = d.message_id
-            AND (m.slot, m.namespace, m.process_id, m.message_id)
-                = (v.slot, v.namespace, v.process_id, v.message_id)
-        RETURNING m.kind, m.namespace, d.verdict
+        USING unnest(v_done) WITH ORDINALITY AS d
+        WHERE (m.slot, m.namespace, m.process_id, m.message_id)
+            = (d.slot, d.namespace, d.process_id, d.message_id)
+        RETURNING m.kind, m.namespace, v_verdicts[d.ordinality] AS verdict
     )
     SELECT d.kind, d.namespace, d.verdict, count(*), NULL::jsonb, NULL::jsonb
     FROM done d

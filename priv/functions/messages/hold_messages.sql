@@ -1,5 +1,6 @@
 -- Adds messages to processes in error as tasks that are held until their process comes back, as what was acknowledged
 -- before it broke (settle_waits). Those with constraints are held by these.
+-- p_messages: without their args.
 -- Locks: the caller has locked the processes; then as settle_gates.
 -- Returns: what settle_gates returns; null: nothing.
 CREATE FUNCTION hold_messages(
@@ -16,7 +17,12 @@ BEGIN
         trace_context, is_acknowledged
     )
     SELECT m.receiver_slot, m.receiver_namespace, m.receiver_id, p_task_id[m.ordinality],
-        m.kind::task_type, 'waiting', v_now, m.args, m.caller_context, m.trace_context, true
+        m.kind::task_type, 'waiting', v_now, (
+            SELECT x.args
+            FROM messages x
+            WHERE (x.slot, x.namespace, x.process_id, x.message_id)
+                = (m.slot, m.namespace, m.process_id, m.message_id)
+        ), m.caller_context, m.trace_context, true
     FROM unnest(p_messages) WITH ORDINALITY AS m;
 
     INSERT INTO held (slot, namespace, process_id, task_id, task_type, attempt, held_at)

@@ -1,6 +1,7 @@
 -- Answers messages that were refused with the error, if their senders want a reply, and notes the others for Trace,
 -- while their senders exist. A reply that is refused is dropped.
--- Locks: senders with KEY SHARE and SKIP LOCKED; of one that is being removed nothing is noted.
+-- Locks: senders with KEY SHARE and NOWAIT, since processes are locked already. Where another transaction is about to
+-- end or to remove a sender, nothing is delivered, and the messages come again.
 -- Returns: as describe_senders; null: nothing is to be delivered.
 CREATE FUNCTION refuse_messages(p_now timestamptz, p_messages messages[], p_reason text[])
 RETURNS jsonb
@@ -21,7 +22,7 @@ BEGIN
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (m.slot, m.namespace, m.process_id)
             AND p.init_task_id = m.init_task_id
-        FOR KEY SHARE SKIP LOCKED
+        FOR KEY SHARE NOWAIT
     ) p
     WHERE m.reply IS NULL AND m.kind <> 'reply';
 

@@ -16,6 +16,9 @@ _SQL = statements.load("processes/messages")
 BATCH_MAX = 200
 """Messages that one transaction delivers."""
 
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of their args and metadata, unless one message alone has more."""
+
 
 class Delivered(NamedTuple):
     """A number of messages of one kind and sender's namespace with the same verdict.
@@ -53,9 +56,14 @@ class Messages:
         self._deliver_messages = context.functions.call("deliver_messages", _Row)
 
     async def deliver(
-        self, senders: Sequence[ProcessKey], *, limit: int = BATCH_MAX, queue_max: int = QUEUE_MAX
+        self,
+        senders: Sequence[ProcessKey],
+        *,
+        limit: int = BATCH_MAX,
+        bytes_max: int = BATCH_BYTES_MAX,
+        queue_max: int = QUEUE_MAX,
     ) -> tuple[Delivery, Effects]:
-        """Deliver at most `limit` messages; safe to repeat and to cancel.
+        """Deliver at most `limit` messages of `bytes_max`, or one; safe to repeat and to cancel.
 
         A receiver with `queue_max` waiting tasks refuses them.
         """
@@ -65,6 +73,7 @@ class Messages:
             namespace=[key.namespace for key in senders],
             process_id=[key.process_id for key in senders],
             limit=limit,
+            bytes_max=bytes_max,
             queue_max=queue_max,
         )
         *counts, last = rows

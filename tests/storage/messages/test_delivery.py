@@ -224,6 +224,38 @@ async def test_a_locked_receiver_delays_only_its_own_messages(store: Store, data
     assert await deliver(store, sender) == {"accepted": 1}
 
 
+@pytest.mark.parametrize(("bytes_max", "batches"), [(1, [1, 1, 1]), (8, [2, 1]), (12, [3])])
+async def test_a_batch_is_bounded_in_bytes_but_has_a_message(
+    store: Store, bytes_max: int, batches: list[int]
+) -> None:
+    receivers = [await store.ready() for _ in range(3)]
+    sender = await sent(store, *(to(receiver, "args") for receiver in receivers))
+
+    messages = Messages(store.context)
+    found = [(await messages.deliver([sender], bytes_max=bytes_max))[0] for _ in batches]
+
+    assert [[it.message_count for it in each.delivered] for each in found] == [[n] for n in batches]
+    assert [each.remaining for each in found] == [(sender,)] * (len(batches) - 1) + [()]
+    assert [await tasks_of(store, it) for it in receivers] == [[("notify", "args")]] * 3
+
+
+async def test_a_refusal_is_noted_even_if_the_sender_was_locked(
+    store: Store, database: str
+) -> None:
+    sender = await sent(store, to(fresh_key()))
+    async with await connect(database) as holder, holder.transaction():
+        await holder.execute(
+            "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
+            (sender.process_id,),
+        )
+        with pytest.raises(errors.StorageLockedError):
+            await Messages(store.context).deliver([sender])
+
+    assert await deliver(store, sender) == {"process_not_found": 1}
+    [task] = await store.processes.trace(sender, after=0, limit=10)
+    assert [it.reason for it in task.refused_messages] == ["PROCESS_NOT_FOUND"]
+
+
 async def test_a_message_whose_predecessor_is_being_delivered_stays(
     store: Store, database: str
 ) -> None:
