@@ -1,5 +1,6 @@
 -- Stores memos of running steps, as long as their leases hold; the first value of a key stays. A task has at most 256
--- memos of 16 MiB in all. Items may be of the same task, with different keys.
+-- memos of 16 MiB in all. Items may be of the same task, with different keys. Of items of one task whose sum is too
+-- large, the largest are refused: one that is too large by itself takes no room from others.
 -- Locks: processes in key order; then, of those processes alone: running, tasks, memos.
 -- Returns: one row per item whose lease holds: stored, known (with the value that is stored), too_many or too_large.
 CREATE FUNCTION store_memos(
@@ -62,7 +63,11 @@ BEGIN
             WHERE (m.slot, m.namespace, m.process_id, m.task_id)
                 = (r.slot, r.namespace, r.process_id, r.task_id)
         ) s
-        WINDOW before AS (PARTITION BY r.slot, r.namespace, r.process_id ORDER BY i.item)
+        -- The smallest first: of what follows a refused one, nothing would have fitted without it.
+        WINDOW before AS (
+            PARTITION BY r.slot, r.namespace, r.process_id
+            ORDER BY octet_length(p_value[i.item]), i.item
+        )
     ),
     judged AS MATERIALIZED (
         SELECT l.*,

@@ -39,9 +39,11 @@ class RunningSteps:
         if stored is None:
             raise errors.LeaseLostError(lease.key.process_id, lease.task_id)
         if stored.verdict == "too_many":
-            wire.refuse("key", f"the task has {MEMOS_MAX} memos already, which is the maximum")
+            wire.refuse(
+                "key", f"the task has the results of {MEMOS_MAX} keys, which is the maximum"
+            )
         if stored.verdict == "too_large":
-            limit = f"the memos of a task may have {MEMOS_BYTES_MAX} bytes in all"
+            limit = f"the results of a task may have {MEMOS_BYTES_MAX} bytes in all"
             wire.refuse("value", f"{limit}, and fewer than {len(value)} are left")
         return stored.value
 

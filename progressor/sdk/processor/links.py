@@ -12,6 +12,7 @@ from google.rpc import status_pb2
 from progressor import errors
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk.codec.wire import duration_to_wire, instant_from_wire
+from progressor.sdk.processor.verdicts import Fail
 from progressor.sdk.transport.connection import Connection, Endpoint
 from progressor.sdk.transport.exchange import Exchange
 from progressor.sdk.transport.failures import EngineUnavailableError, error_of_status
@@ -42,6 +43,12 @@ class StepLink:
 
     is_lost = False
     """Whether the engine has given the step up."""
+
+    scope: object = None
+    """What else has processes of the same namespace and id, such as a rehearsal; None: nothing."""
+
+    verdict: Fail | None = None
+    """How the step ends whatever else its handler raises; None: as that says."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -74,6 +74,11 @@ class _Attempt:
     link: StepLink | None
     thread: Future[Payload] | None = None
 
+    def final(self, answer: pb.ProcessResponse) -> pb.ProcessResponse:
+        """Return the answer; a failure that must not be retried goes before any other."""
+        verdict = None if self.link is None else self.link.verdict
+        return answer if verdict is None or not answer.HasField("failure") else verdict.to_wire()
+
 
 class Processor(Generic[State]):
     """Handlers that carry out the steps of the processes of a namespace.
@@ -141,8 +146,8 @@ class Processor(Generic[State]):
         self._timeouts: dict[str, _Handler] = {}
         # With a name; the one without is among the others.
         self._replies: dict[str, _Handler] = {}
-        # The running attempts, by namespace and process. A thread removes its own.
-        self._attempts: dict[tuple[str, str], _Attempt] = {}
+        # The running attempts, by namespace, process and scope. A thread removes its own.
+        self._attempts: dict[tuple[str, str, object], _Attempt] = {}
         self._is_checked = False
 
     @property
@@ -342,14 +347,14 @@ class Processor(Generic[State]):
             handler = self._replies.get(request.task.reply.name, handler)
         if handler is None:
             return self._unimplemented(request)
-        key = (process.namespace, process.process_id)
+        key = (process.namespace, process.process_id, None if link is None else link.scope)
         attempt = _Attempt(request, threads, link)
         earlier = self._attempts.setdefault(key, attempt)
         if earlier is not attempt:
             return _still_running(request, earlier.request.task)
         try:
             with under(request.task.trace_context):
-                return await self._answered(handler, attempt)
+                return attempt.final(await self._answered(handler, attempt))
         finally:
             if attempt.thread is None:
                 del self._attempts[key]

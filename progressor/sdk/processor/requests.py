@@ -11,13 +11,17 @@ from typing import Any
 from typing_extensions import TypeForm
 
 from progressor import errors
-from progressor.domain.processes.memo import MEMOS_MAX
+from progressor.domain.processes.memo import MEMOS_BYTES_MAX, MEMOS_MAX
 from progressor.sdk.codec.codecs import CheckedCodec, Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded, name_of
 from progressor.sdk.codec.wire import Seconds, instant_to_wire, timedelta_of
 from progressor.sdk.processor.links import StepLink
+from progressor.sdk.processor.verdicts import Fail, text_of_error
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire import fields
+
+RESULT_NOT_STORED = "RESULT_NOT_STORED"
+"""The reason of a step whose `once` has run a function, and whose result can never be stored."""
 
 KEEP_ALIVE_SECONDS = 10.0
 """How often `keep_alive` moves the deadline, by default."""
@@ -34,32 +38,35 @@ class StepRequests:
     def __init__(self, request: pb.ProcessRequest, codec: Codec, link: StepLink) -> None:
         self._request, self._codec, self._link = request, codec, link
         self._memos: dict[str, bytes] = dict(request.task.memos)
-        self._begun: set[str] = set()
+        # The keys of this attempt: of what runs, and of what has returned a result.
+        self._used: set[str] = set()
 
     async def once(
         self, key: str, function: Callable[..., Any], args: tuple[Any, ...], kind: TypeForm[Decoded]
     ) -> Decoded:
         """Return the memo of a key, or run the function and store its result."""
-        if not self._is_known(key, kind):
-            with self._running(key):
+        with self._using(key, kind):
+            if key not in self._memos:
+                self._check_room()
                 value = function(*args)
                 if inspect.isawaitable(value):
                     value = await value
                 self._memos[key] = await self._stored(key, value)
-        return decoded(self._codec, self._memos[key], kind)
+            return self._result(key, kind)
 
     def once_blocking(
         self, key: str, function: Callable[..., Any], args: tuple[Any, ...], kind: TypeForm[Decoded]
     ) -> Decoded:
         """Do as `once` does, in the thread of a plain handler."""
         self._link.expect_thread()
-        if not self._is_known(key, kind):
-            with self._running(key):
+        with self._using(key, kind):
+            if key not in self._memos:
+                self._check_room()
                 value = function(*args)
                 if inspect.iscoroutine(value):
                     value = self._link.wait_for(value)
                 self._memos[key] = self._link.wait_for(self._stored(key, value))
-        return decoded(self._codec, self._memos[key], kind)
+            return self._result(key, kind)
 
     async def extend(self, by: Seconds) -> dt.datetime:
         """Move the deadline of the step, and return it."""
@@ -130,8 +137,24 @@ class StepRequests:
                 )
                 return
 
-    def _is_known(self, key: str, kind: object) -> bool:
-        """Return whether a key has a memo; raise an error if it cannot get one."""
+    @contextlib.contextmanager
+    def _using(self, key: str, kind: object) -> Iterator[None]:
+        """Use a key, which has no second use in this attempt, unless its function raises."""
+        self._check(key, kind)
+        if key in self._used:
+            message = (
+                f"step.once: the key {key!r} is already used in this step: "
+                "give each effect a key of its own"
+            )
+            raise ValueError(message)
+        self._used.add(key)
+        try:
+            yield
+        except BaseException:
+            self._used.discard(key)
+            raise
+
+    def _check(self, key: str, kind: object) -> None:
         if not isinstance(key, str):
             message = f"step.once: the key must be a str, got {key!r}"
             raise TypeError(message)
@@ -142,28 +165,56 @@ class StepRequests:
         if kind is not ANYTHING and why is not None:
             message = f"step.once: the result cannot be a `{name_of(kind)}`: {why}"
             raise TypeError(message)
-        return key in self._memos
+        if self._link.verdict is not None:
+            raise self._link.verdict
 
-    @contextlib.contextmanager
-    def _running(self, key: str) -> Iterator[None]:
-        """Guard the run of a function: what could be refused after it is refused before."""
-        if key in self._begun:
-            message = f"step.once: the function of the key {key!r} is running already"
-            raise ValueError(message)
-        if len(self._memos) + len(self._begun) >= MEMOS_MAX:
-            message = f"step.once: the task has {MEMOS_MAX} memos already, which is the maximum"
+    def _check_room(self) -> None:
+        """Refuse before a function runs what would be refused after it."""
+        if len(self._memos.keys() | self._used) > MEMOS_MAX:
+            message = (
+                f"step.once: the task has the results of {MEMOS_MAX} keys, which is the maximum"
+            )
             raise ValueError(message)
         self._link.check()
-        self._begun.add(key)
-        try:
-            yield
-        finally:
-            self._begun.discard(key)
 
     async def _stored(self, key: str, value: Payload) -> bytes:
-        data = self._codec.encode(value)
-        earlier = await self._link.remember(key, data)
+        """Store the result of a function that has run, and return it encoded.
+
+        Raises:
+            Fail: It can never be stored. The next attempt would run the function again.
+        """
+        try:
+            data = self._codec.encode(value)
+        except Exception as error:
+            raise self._not_stored(key, f"cannot be encoded: {text_of_error(error)}") from error
+        left = MEMOS_BYTES_MAX - sum(map(len, self._memos.values()))
+        # The engine has this limit too, but a message of any size must not reach it.
+        if len(data) > left:
+            limit = f"the results of a task may have {MEMOS_BYTES_MAX} in all, and {left} are left"
+            raise self._not_stored(key, f"has {len(data)} bytes; {limit}")
+        try:
+            earlier = await self._link.remember(key, data)
+        except errors.LeaseLostError:
+            raise
+        except errors.InvalidRequestError as error:
+            what = "; ".join(it.description for it in error.violations)
+            raise self._not_stored(key, f"cannot be stored: {what}") from error
+        except errors.ProgressorError as error:
+            raise self._not_stored(key, f"cannot be stored: {text_of_error(error)}") from error
         return data if earlier is None else earlier
+
+    def _not_stored(self, key: str, what: str) -> Fail:
+        message = f"step.once: the result of the key {key!r} {what}"
+        self._link.verdict = Fail(message, reason=RESULT_NOT_STORED)
+        return self._link.verdict
+
+    def _result(self, key: str, kind: TypeForm[Decoded]) -> Decoded:
+        try:
+            return decoded(self._codec, self._memos[key], kind)
+        except ValueError as error:
+            what = f"the result of the key {key!r} is not a `{name_of(kind)}`"
+            message = f"step.once: {what}: {error}"
+            raise ValueError(message) from error
 
 
 class BlockingRequests:

@@ -483,16 +483,21 @@ class Step(Generic[State]):
         store. A plain handler uses ``step.blocking.once``.
 
         Args:
-            key: Of the result, unique within the task: 1 to 256 bytes. At most 256 per task.
+            key: Of the result, unique within the task: 1 to 256 bytes. At most 256 per task. If
+                the function raises an exception, the key can be used again.
             function: A coroutine function, or a plain one.
             args: For the function.
             type: Of the result.
 
         Raises:
             LeaseLostError: The engine has given this step up; the result is not stored.
-            ValueError: The key is empty, too long or in use, or the task has 256 results; the
-                function is not run. Or the stored result is not of the `type`.
-            InvalidRequestError: The result is larger than the namespace allows for payloads.
+            ValueError: The key is empty or too long, or this attempt has used it, or the task has
+                256 results; the function is not run. Or the stored result is not of the `type`.
+            Fail: The function has run, and its result can never be stored: the codec cannot encode
+                it, or it is larger than the namespace allows for payloads, or the results of the
+                task would have more than 16 MiB in all. The next attempt would run the function
+                again, so there is none: the process breaks with the reason RESULT_NOT_STORED, even
+                if the handler catches this and raises another exception.
             RuntimeError: The step came in a call of its own, and the processor does not know the
                 address of the engine; see `serve`.
         """

@@ -12,6 +12,7 @@ from progressor.domain.processes.intent import Failed, Rejected
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
+from progressor.sdk.testing.link import RehearsedLink
 from progressor.sdk.values.messages import SentMessage
 from progressor.sdk.values.processes import TaskError
 from progressor.v1 import messages_pb2, types_pb2
@@ -91,6 +92,9 @@ def recorded(
 class InlineExecutor(Executor):
     """Runs plain handlers in the thread of the test."""
 
+    def __init__(self, link: RehearsedLink) -> None:
+        self._link = link
+
     def submit(
         self,
         function: Callable[..., Any],
@@ -100,7 +104,8 @@ class InlineExecutor(Executor):
     ) -> "Future[Any]":
         """Run a function, and return a future with its result; raise what the function raises."""
         future: Future[Any] = Future()
-        future.set_result(function(*args, **kwargs))
+        with self._link.plain_handler():
+            future.set_result(function(*args, **kwargs))
         return future
 
 

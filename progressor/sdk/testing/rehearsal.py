@@ -610,12 +610,9 @@ class Rehearsal(Generic[State]):
         process = self._process
         assert process is not None, "a task needs a process"
         while True:  # ends with the policy's attempts
-            latest = self._now + self._config.step_timeout_max
-            response = await self._processor.answer(
-                self._request(task, process),
-                InlineExecutor(),
-                RehearsedLink(task.memos, self._now, latest),
-            )
+            link = RehearsedLink(task.memos, self._now, self._config, scope=self)
+            request = self._request(task, process)
+            response = await self._processor.answer(request, InlineExecutor(link), link)
             refusal = refusal_of(response, task.task_type)
             if refusal is None:
                 await self._save(process, task, response)

@@ -120,6 +120,22 @@ async def test_the_memos_of_a_task_have_a_limit_in_all(store: Store) -> None:
     assert [it and it.verdict for it in (first, over, last)] == ["stored", "too_large", "stored"]
 
 
+async def test_a_memo_that_is_too_large_takes_no_room_from_its_neighbours(store: Store) -> None:
+    call, other = await call_with_memos(store), await call_with_memos(store)
+    await store.remember(call, "first", bytes(MEMOS_BYTES_MAX - 10))
+    sizes = {"a": 4, "large": 100, "b": 3, "larger": 200, "c": 3, "last": 1}
+
+    found = await asyncio.gather(
+        *(store.remember(call, key, bytes(size)) for key, size in sizes.items()),
+        store.remember(other, "large", bytes(100)),
+    )
+
+    assert [it and it.verdict for it in found] == [
+        "too_large", "too_large", "stored", "too_large", "stored", "stored", "stored"
+    ]  # fmt: skip
+    assert await store.memos(call.key) == {call.task_id: ["b", "c", "first", "last"]}
+
+
 async def recovered(store: Store, key: ProcessKey) -> None:
     await store.recover(key)
 

@@ -18,7 +18,6 @@ from google.protobuf.duration_pb2 import Duration
 
 from progressor.sdk import (
     Client,
-    InvalidRequestError,
     LeaseLostError,
     ProcessFailedError,
     Processor,
@@ -103,19 +102,16 @@ async def test_the_next_attempt_gets_the_result_and_runs_the_function_no_more(
 
     async def in_turns(step: Step[Any]) -> Any:
         paid = await once(step, outside, "pay", True)
-        sent = await once(step, outside, "send", True)
-        return finish(step, [paid, sent, await once(step, outside, "pay", True)])
+        return finish(step, [paid, await once(step, outside, "send", True)])
 
     def plain(step: Step[Any]) -> Any:
         paid = once(step, outside, "pay", False)
-        return finish(
-            step, [paid, once(step, outside, "send", False), once(step, outside, "pay", False)]
-        )
+        return finish(step, [paid, once(step, outside, "send", False)])
 
     async with served(replica, in_turns if is_async else plain, streaming=streaming) as client:
         answer = await client.call("p")
 
-    assert answer.response == [{"pay": 1}, {"send": 1}, {"pay": 1}]
+    assert answer.response == [{"pay": 1}, {"send": 1}]
     assert (attempts, outside.counts) == ([1, 2, 3], {"pay": 1, "send": 1})
 
 
@@ -143,16 +139,12 @@ async def test_a_retry_of_what_broke_does_not_pay_again(replica: Replica, stream
 
 
 @LINKS
-async def test_a_result_that_is_too_large_or_one_too_many_says_so(
+async def test_one_result_too_many_is_refused_before_its_function_runs(
     replica: Replica, streaming: bool
 ) -> None:
     errors: list[str] = []
 
-    async def large(step: Step[Any]) -> None:
-        try:
-            await step.once("large", lambda: "x" * 200)
-        except InvalidRequestError as error:
-            errors.append(str(error))
+    async def many(step: Step[Any]) -> None:
         for number in range(256):
             await step.once(f"k{number}", lambda: None)
         try:
@@ -160,13 +152,38 @@ async def test_a_result_that_is_too_large_or_one_too_many_says_so(
         except ValueError as error:
             errors.append(str(error))
 
-    async with served(replica, large, streaming=streaming, payload_bytes_max=100) as client:
+    async with served(replica, many, streaming=streaming) as client:
         await client.call("p")
 
-    assert errors == [
-        "value: must be at most 100 bytes, got 202",
-        "step.once: the task has 256 memos already, which is the maximum",
-    ]
+    assert errors == ["step.once: the task has the results of 256 keys, which is the maximum"]
+
+
+@KINDS
+@LINKS
+@pytest.mark.parametrize("result", ["x" * 200, "x" * 20_000_000, {1, object}])
+async def test_a_result_that_can_never_be_stored_is_not_tried_again(
+    replica: Replica, result: object, streaming: bool, is_async: bool
+) -> None:
+    paid: list[int] = []
+
+    def pay(step: Step[Any]) -> object:
+        paid.append(step.attempt)
+        return result
+
+    async def charge(step: Step[Any]) -> None:
+        await step.once("pay", pay, step)
+
+    def charge_plain(step: Step[Any]) -> None:
+        step.blocking.once("pay", pay, step)
+
+    handler: Callable[[Step[Any]], Any] = charge if is_async else charge_plain
+    async with served(replica, handler, streaming=streaming, payload_bytes_max=100) as client:
+        with pytest.raises(ProcessFailedError) as caught:
+            await client.call("p")
+
+    assert caught.value.failure_reason == "RESULT_NOT_STORED"
+    assert caught.value.detail.startswith("step.once: the result of the key 'pay' ")
+    assert paid == [1]
 
 
 async def test_a_step_in_a_call_of_its_own_says_that_it_needs_the_engine(replica: Replica) -> None:

@@ -27,6 +27,7 @@ BROAD_CATCHERS = {
     "api/calls/interceptors.py": "turns a bug into INTERNAL",
     "sdk/processor/blocking.py": "hands every error to the coroutine that it times",
     "sdk/processor/processor.py": "turns whatever the user's code raises into a failed step",
+    "sdk/processor/requests.py": "ends a step whose result a codec of the user's cannot encode",
     "sdk/processor/versions.py": "says in which upgrade the user's code raised an error",
     "sdk/testing/snapshots.py": "names each state on which the user's code raises an error",
     "sdk/processor/streaming.py": "turns a bug in one step of a stream into its answer",

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from progressor import errors
-from progressor.sdk import Fail, Processor, Retry, Step
+from progressor.domain.processes.memo import MEMOS_BYTES_MAX
+from progressor.sdk import Fail, NamespaceConfig, Processor, Retry, Step
 from progressor.sdk.testing import Rehearsal
 
 KINDS = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
@@ -109,13 +110,117 @@ async def test_a_bad_key_is_refused_before_the_function_runs(key: str, error: st
     await Rehearsal(processor).start()
 
 
+class Odd:
+    """What no codec encodes."""
+
+
+@KINDS
+@pytest.mark.parametrize("is_caught", [True, False])
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        (b"x" * 2_000, "cannot be stored: must be at most 1000 bytes, got 2670"),
+        (
+            "x" * MEMOS_BYTES_MAX,
+            (
+                "has 16777218 bytes; "
+                "the results of a task may have 16777216 in all, and 16777211 are left"
+            ),
+        ),
+        (Odd(), "cannot be encoded: TypeError: Encoding objects of type Odd is unsupported"),
+    ],
+    ids=["large", "huge", "odd"],
+)
+async def test_a_result_that_can_never_be_stored_breaks_the_process_at_once(
+    result: object, what: str, is_caught: bool, is_async: bool
+) -> None:
+    paid: list[int] = []
+    processor: Processor[Any] = Processor("shop")
+
+    def pay(step: Step[Any]) -> object:
+        paid.append(step.attempt)
+        return result
+
+    async def charge(step: Step[Any]) -> None:
+        await step.once("quote", lambda: 12345)
+        try:
+            await step.once("pay", pay, step)
+        except Fail as error:
+            with pytest.raises(Fail):
+                await step.once("another", pytest.fail, "it ran")
+            raise KeyError("another error") if is_caught else error  # noqa: B904  # as users do
+
+    def charge_plain(step: Step[Any]) -> None:
+        step.blocking.once("quote", lambda: 12345)
+        try:
+            step.blocking.once("pay", pay, step)
+        except Fail as error:
+            raise KeyError("another error") if is_caught else error  # noqa: B904  # as users do
+
+    processor.init(charge if is_async else charge_plain)
+    config = NamespaceConfig(name="shop", processor_targets=(), payload_bytes_max=1_000)
+
+    with pytest.raises(errors.ProcessFailedError) as caught:
+        await Rehearsal(processor, config=config).start()
+
+    assert caught.value.failure_reason == "RESULT_NOT_STORED"
+    assert caught.value.detail == f"step.once: the result of the key 'pay' {what}"
+    assert paid == [1]
+
+
+@KINDS
+async def test_a_key_is_used_once_in_an_attempt_unless_its_function_raises(is_async: bool) -> None:
+    processor: Processor[Any] = Processor("shop")
+    found: list[object] = []
+
+    async def ship(step: Step[Any]) -> None:
+        if step.attempt == 1:
+            with pytest.raises(ZeroDivisionError):
+                await step.once("ship", lambda: 1 // 0)
+        found.append(await step.once("ship", lambda: step.attempt))
+        with pytest.raises(ValueError, match="the key 'ship' is already used in this step"):
+            await step.once("ship", pytest.fail, "it ran")
+        if step.attempt == 1:
+            raise Retry("again")
+
+    def ship_plain(step: Step[Any]) -> None:
+        if step.attempt == 1:
+            with pytest.raises(ZeroDivisionError):
+                step.blocking.once("ship", lambda: 1 // 0)
+        found.append(step.blocking.once("ship", lambda: step.attempt))
+        with pytest.raises(ValueError, match="the key 'ship' is already used in this step"):
+            step.blocking.once("ship", pytest.fail, "it ran")
+        if step.attempt == 1:
+            raise Retry("again")
+
+    processor.init(ship if is_async else ship_plain)
+
+    await Rehearsal(processor).start()
+
+    assert found == [1, 1]
+
+
+async def test_a_stored_result_of_another_type_names_its_key() -> None:
+    processor: Processor[Any] = Processor("shop")
+
+    @processor.init
+    async def charge(step: Step[Any]) -> None:
+        await step.once("charge", lambda: {"a": 1}, type=int)
+
+    with pytest.raises(errors.ProcessFailedError) as caught:
+        await Rehearsal(processor).start()
+
+    expected = "step.once: the result of the key 'charge' is not a `int`: Expected `int`"
+    assert caught.value.detail.startswith(expected)
+
+
 async def test_a_key_whose_function_runs_is_not_begun_again() -> None:
     processor: Processor[Any] = Processor("shop")
 
     @processor.init
     async def charge(step: Step[Any]) -> str:
         async def nested() -> str:
-            with pytest.raises(ValueError, match="running already"):
+            with pytest.raises(ValueError, match="is already used"):
                 await step.once("charge", pytest.fail, "it ran")
             return "done"
 

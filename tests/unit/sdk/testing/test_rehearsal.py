@@ -1,5 +1,6 @@
 """A process rehearsed in memory does what the engine would do with it."""
 
+import asyncio
 import datetime as dt
 from collections.abc import Callable
 from typing import Any
@@ -387,3 +388,28 @@ async def test_a_timer_that_is_run_again_is_tried_until_it_succeeds() -> None:
 
     assert attempts == [1, 1, 2, 3]
     assert (process.status, process.result) == (ProcessStatus.FINISHED, "rung")
+
+
+async def test_rehearsals_of_one_process_id_at_once_do_not_disturb_each_other() -> None:
+    processor: Processor[Any] = Processor("orders")
+    both_run = asyncio.Barrier(2)
+
+    @processor.init
+    async def begin(step: Step[Any]) -> int:
+        await both_run.wait()
+        return step.attempt
+
+    found = await asyncio.gather(*(Rehearsal(processor).start() for _ in range(2)))
+
+    assert [it.response for it in found] == [1, 1]
+
+
+async def test_blocking_requests_in_an_async_handler_are_refused_as_by_the_engine() -> None:
+    processor: Processor[Any] = Processor("orders")
+
+    @processor.init
+    async def begin(step: Step[Any]) -> None:
+        step.blocking.once("a", pytest.fail, "it ran")
+
+    with pytest.raises(errors.ProcessFailedError, match="is for plain handlers"):
+        await Rehearsal(processor).start()
