@@ -77,7 +77,8 @@ class StepRequests:
             )
             raise ValueError(message)
         self._link.check()
-        deadline = await self._link.extend(seconds)
+        # It never moves back, but is returned with an error of milliseconds.
+        deadline = max(await self._link.extend(seconds), self._request.deadline.ToDatetime(dt.UTC))
         self._request.deadline.CopyFrom(instant_to_wire(deadline))
         return deadline
 
@@ -124,18 +125,20 @@ class StepRequests:
         return self._link.wait_for(self.extend(by))
 
     async def _extend_again(self, every: dt.timedelta) -> None:
-        deadline, has_moved = self._request.deadline.ToDatetime(dt.UTC), False
-        while True:  # ends with the block, with the lease or at the longest deadline
+        deadline, has_moved, has_warned = self._request.deadline.ToDatetime(dt.UTC), False, False
+        while True:  # ends with the block or with the lease
             await asyncio.sleep(every.total_seconds())
             before, deadline = deadline, await self.extend(_AHEAD * every)
-            # At first the step's own timeout may be far ahead.
-            has_moved, had_moved = deadline > before, has_moved
-            if had_moved and not has_moved:
+            # A deadline that stays is returned with an error of milliseconds. At first the step's
+            # own timeout may be far ahead; after the first move it stays only at the maximum.
+            moves = deadline - before > every / 2
+            if has_moved and not moves and not has_warned:
+                has_warned = True
                 _log.warning(
                     "step.keep_alive: the step ends at %s by its namespace's step_timeout_max",
                     deadline,
                 )
-                return
+            has_moved = has_moved or moves
 
     @contextlib.contextmanager
     def _using(self, key: str, kind: object) -> Iterator[None]:
