@@ -12,10 +12,11 @@ from typing import Any
 
 from tests.chaos import judges
 from tests.chaos.faults import commit
-from tests.chaos.load import jobs
+from tests.chaos.load import jobs, messages
 from tests.chaos.load.clients import Caller
 from tests.chaos.load.connections import Connections, Notes
 from tests.chaos.load.job_clients import JOB_CLIENTS, JobClient, JobNotes
+from tests.chaos.load.message_client import MessageClient
 from tests.chaos.load.process_pool import ProcessPool
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import Fault, calm_seconds, plan
@@ -86,7 +87,8 @@ class _Run:
         connections = self._connections(seed)
         # Another seed than the callers', whose choices would be others.
         job_connections = self._connections(~seed, namespace=jobs.NAMESPACE)
-        clients: list[Caller | JobClient] = [
+        message_connections = self._connections(seed, namespace=messages.NAMESPACE)
+        clients: list[Caller | JobClient | MessageClient] = [
             Caller(number, connections=connections, pool=self._pool, notes=self._notes, seed=seed)
             for number in range(self._arguments.callers)
         ]
@@ -100,6 +102,7 @@ class _Run:
             )
             for number in range(JOB_CLIENTS)
         ]
+        clients.append(MessageClient(connections=message_connections, notes=self._notes, seed=seed))
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(scene.watch(), name="watch")
             async with asyncio.TaskGroup() as running:
@@ -111,8 +114,8 @@ class _Run:
                 await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
                 ending.set()
-            await connections.close()
-            await job_connections.close()
+            for each in (connections, job_connections, message_connections):
+                await each.close()
             done_after, undone = await judges.all_done(scene, self._notes)
             watch.cancel()
         return ended_at, done_after, undone

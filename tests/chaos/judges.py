@@ -45,6 +45,7 @@ from tests.chaos.load.gates import broken_gates, read_tasks
 from tests.chaos.load.job_clients import JobNotes
 from tests.chaos.load.jobs import broken_jobs, read_jobs, recoveries
 from tests.chaos.load.journal import read_journals
+from tests.chaos.load.messages import broken_messages, read_messages, repair_all
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.chaos.scene import Scene
@@ -64,6 +65,8 @@ _LEFT = """
         (SELECT count(*) FROM progressor.schedule) AS waiting,
         (SELECT count(*) FROM progressor.gated) AS gated,
         (SELECT count(*) FROM progressor.held) AS held,
+        (SELECT count(*) FROM progressor.messages) AS messages,
+        (SELECT count(*) FROM progressor.reply_requests) AS replies,
         (SELECT count(*) FROM progressor.jobs WHERE state = 'running') AS jobs"""
 _LEFT_GATED = """
     SELECT process_id, task_id, state::text, gates, order_key, order_version
@@ -100,6 +103,7 @@ class Judgement:
     gated_count: int
     job_count: int
     node_count: int
+    message_count: int
     undecided: int
     seconds_judging: float
 
@@ -107,7 +111,8 @@ class Judgement:
 async def all_done(scene: Scene, notes: Notes) -> tuple[float, list[str]]:
     """Wait until no task and no job is left; return how long it took, and what got stuck.
 
-    Processes in error that hold something are repaired, so that it is done.
+    Processes in error that hold something are repaired, so that it is done, and receivers of
+    messages, so that these are answered.
     """
     begun_at = time.monotonic()
     bounds = {
@@ -127,6 +132,7 @@ async def all_done(scene: Scene, notes: Notes) -> tuple[float, list[str]]:
                 return waited, []
             for (process_id,) in await (await connection.execute(_HOLDING, [NAMESPACE])).fetchall():
                 await _repair(client, process_id, notes)
+            await repair_all(connection, client)
             stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
             if stuck:
                 return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
@@ -164,6 +170,7 @@ def judge(
     wrong, undecided = compare(histories, stored, journals.asked, settled_at)
     gated = read_tasks(scene.conninfo)
     jobs = read_jobs(scene.conninfo)
+    messages = read_messages(scene.conninfo, NAMESPACE)
     findings = [
         *undone,
         *scene.accidents,
@@ -178,6 +185,7 @@ def judge(
             acknowledged=job_notes.acknowledged,
             removed=job_notes.removed,
         ),
+        *broken_messages(messages),
         *recoveries(scene.directory.glob("replica-*.log")),
         *_ailments(scene.conninfo),
     ]
@@ -189,6 +197,7 @@ def judge(
         gated_count=len(gated),
         job_count=len(jobs),
         node_count=sum(len(job.nodes) for job in jobs),
+        message_count=len(messages.received),
         undecided=undecided,
         seconds_judging=round(time.monotonic() - begun_at, 1),
     )
@@ -300,7 +309,8 @@ def _stored(conninfo: str) -> dict[str, StoredProcess]:
             events[process_id].append((task_id, json.loads(payload)["id"]))
         for process_id, task_id, task_type, status, args, is_gated in connection.execute(
             "SELECT process_id, task_id, task_type::text, status::text, args,"
-            " constraints IS NOT NULL FROM progressor.tasks WHERE namespace = %s",
+            " constraints IS NOT NULL FROM progressor.tasks"
+            " WHERE namespace = %s AND task_type <> 'reply'",
             [NAMESPACE],
         ):
             told = json.loads(args) if args else {}

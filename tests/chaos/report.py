@@ -115,6 +115,7 @@ def lines(document: Document) -> Iterable[str]:
     yield (
         f"\n{document['event_count']:,} events kept; {document['gated_count']:,} tasks had "
         f"constraints; {document['job_count']:,} jobs of {document['node_count']:,} nodes; "
+        f"{document['message_count']:,} messages received; "
         f"judged in {document['seconds_judging']} s; all due done in "
         f"{document['all_done_seconds']} s"
     )

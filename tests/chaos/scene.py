@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from progressor.sdk import Client, NamespaceConfig, RetryPolicy
 from progressor.storage.postgres.migrations import migrate
-from tests.chaos.load import jobs
+from tests.chaos.load import jobs, messages
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.support.engine.process import ChildProcess, ReplicaProcess, free_ports
@@ -132,7 +132,7 @@ def _scene(cluster: Cluster, conninfo: str, directory: Path, addresses: Sequence
 
 async def _create_namespaces(address: str, targets: Sequence[str]) -> None:
     async with Client(address, namespace=NAMESPACE) as client:
-        for name in (NAMESPACE, jobs.NAMESPACE):
+        for name in (NAMESPACE, jobs.NAMESPACE, messages.NAMESPACE):
             await client.namespaces.create(
                 NamespaceConfig(
                     name=name,
@@ -145,6 +145,8 @@ async def _create_namespaces(address: str, targets: Sequence[str]) -> None:
                     ),
                 )
             )
+        for receiver in (*messages.LASTING, *messages.REMOVABLE):
+            await messages.start(client, receiver)
 
 
 @contextlib.contextmanager

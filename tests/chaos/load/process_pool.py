@@ -15,6 +15,7 @@ from typing import Any
 
 from progressor.sdk import Constraints
 from tests.chaos.history import ENDING_DEEDS, Deed, Kind
+from tests.chaos.load import messages
 from tests.chaos.load.gates import draw, draw_timer
 from tests.chaos.plan import TIMER_SECONDS, TIMERS_MAX
 
@@ -149,7 +150,7 @@ class Requester:
 
     def _order(self, element: str, deed: Deed, *, gated: bool) -> dict[str, Any]:
         chosen = self._random
-        order: dict[str, Any] = {"id": element, "do": deed}
+        order: dict[str, Any] = {"id": element, "do": deed, **messages.draw(chosen)}
         if gated:
             order["gated"] = True
         if deed in {Deed.TIMER, Deed.EXPIRE}:

@@ -8,6 +8,7 @@ that any processor answers alike.
 import argparse
 import asyncio
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from progressor.sdk import (
     TaskType,
 )
 from tests.chaos.history import TAIL, Deed, again, is_again
-from tests.chaos.load import jobs
+from tests.chaos.load import jobs, messages
 from tests.chaos.load.gates import CAPACITIES
 from tests.chaos.load.journal import TORN, Journal
 
@@ -38,8 +39,8 @@ def processor(journal: Journal) -> Processor[Any]:
     @made.notify
     @made.repair
     async def request(step: Step[Any]) -> Any:
-        if step.namespace == jobs.NAMESPACE:
-            return await jobs.carry(step, journal)
+        if step.namespace != NAMESPACE:
+            return await _elsewhere(step, journal)
         order = step.args
         element, deed = _request(step, order)
         with journal.noting(step, deed, element, spans="gated" in order):
@@ -49,7 +50,8 @@ def processor(journal: Journal) -> Processor[Any]:
             if step.attempt <= order.get("flaky", 0):
                 raise Retry("not now")
             _refuse(deed, element)
-            answer = _append(step, element, journal)
+            sent = messages.send(step, element, order.get("send", ()))
+            answer = _append(step, element, journal, sent)
             _go_on(step, element, deed, order)
             return {"again": element} if is_again(element) else answer
 
@@ -66,7 +68,18 @@ def processor(journal: Journal) -> Processor[Any]:
             if timer["chain"] > 0:
                 _set_timer(step, {**timer, "chain": timer["chain"] - 1})
 
+    made.reply(_keep_reply)
     return made
+
+
+async def _elsewhere(step: Step[Any], journal: Journal) -> Any:
+    if step.namespace == messages.NAMESPACE:
+        return await messages.receive(step)
+    return await jobs.carry(step, journal)
+
+
+async def _keep_reply(_step: Step[Any]) -> None:
+    """Leave the process as it is: the judge reads the args of the task."""
 
 
 def _request(step: Step[Any], order: dict[str, Any]) -> tuple[str, Deed]:
@@ -99,12 +112,14 @@ def _refuse(deed: Deed, element: str) -> None:
         raise Fail(element)
 
 
-def _append(step: Step[Any], element: str, journal: Journal) -> dict[str, Any]:
+def _append(
+    step: Step[Any], element: str, journal: Journal, sent: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     before = [event.payload["id"] for event in step.history]
     expected = {"last": before[-1], "count": len(before)} if before else None
     if step.state != expected:
         journal.note(step, TORN, f"{element}: {step.state} is not {expected}")
-    step.emit({"id": element})
+    step.emit({"id": element, "sent": sent} if sent else {"id": element})
     step.state = {"last": element, "count": len(before) + 1}
     return {"length": len(before) + 1, "before": before[-TAIL:], "first": [*before, element][0]}
 

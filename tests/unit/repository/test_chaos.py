@@ -30,6 +30,7 @@ from tests.chaos.judges import compare
 from tests.chaos.linear import UNDECIDED, explained
 from tests.chaos.load.jobs import StoredJob, StoredNode, broken_jobs
 from tests.chaos.load.journal import Span
+from tests.chaos.load.messages import Received, Sent, StoredMessages, broken_messages
 
 SETTLED_AT = 100.0
 
@@ -351,3 +352,76 @@ def test_a_job_that_is_lost_is_found_unless_it_was_removed() -> None:
         "j: the job was acknowledged, and is not there"
     ]
     assert broken_jobs([], [], acknowledged=["j"], removed=["j"]) == []
+
+
+def sent(number: int, receiver: str = "m1", **fields: Any) -> Sent:
+    place = ("p", 10 * number, 1)
+    return Sent(message_id=f"e{number}", place=place, first="s", receiver=receiver, **fields)
+
+
+def received(number: int, **fields: Any) -> Received:
+    """Return the task of a message of `sent`."""
+    task = {"message_id": f"e{number}", "receiver": "m1", "task_id": 10 * number + 5}
+    return Received(
+        **{**task, "sender": "p", "first": "s", "at": (number, 1), "count": number, **fields}
+    )
+
+
+SOUND = StoredMessages(
+    firsts={"p": "s"},
+    sent=[
+        sent(1),
+        sent(2, wants_reply=True),
+        sent(3, deed="reject", wants_reply=True),
+        sent(4, "nowhere"),
+        sent(5, "nowhere", wants_reply=True),
+        sent(6, "r1"),  # It was removed.
+    ],
+    received=[received(1), received(2), received(3, count=None, error="REJECTED")],
+    counts={"m1": 2},
+    refused=[(("p", 40, 1), "PROCESS_NOT_FOUND")],
+    replies=[(("p", 20, 1), "e2"), (("p", 30, 1), "REJECTED"), (("p", 50, 1), "PROCESS_NOT_FOUND")],
+)
+
+
+def also(name: str, *values: object) -> dict[str, list[object]]:
+    return {name: [*getattr(SOUND, name), *values]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({}, ""),
+        # Of an earlier process of this name no step is left.
+        (also("received", received(9, first="x", receiver="m2", count=None)), ""),
+        (also("received", received(1, task_id=99, count=None)), "e1 was received 2 times"),
+        ({"received": SOUND.received[1:], "counts": {}}, "e1 to m1 was sent, and is lost"),
+        (also("received", received(9)), "e9 was received, and is of no step that was saved"),
+        ({"counts": {"m1": 3}}, "m1: 2 tasks have finished, its state says 3"),
+        (
+            {"received": [received(1, task_id=26), *SOUND.received[1:]]},
+            "e2 came before e1, sent earlier",
+        ),
+        (
+            {"received": [received(1, count=2), received(2, count=1), SOUND.received[2]]},
+            "e2 was run before e1, received earlier",
+        ),
+        ({"refused": []}, "e4 to nowhere was sent, and is lost"),
+        (also("refused", (("p", 10, 1), "PROCESS_NOT_FOUND")), "e1 to m1 was refused: PROCESS"),
+        (also("refused", (("p", 20, 1), "OVERLOADED")), "and received or answered as well"),
+        (also("refused", (("p", 90, 1), "PROCESS_NOT_FOUND")), "of no step that was saved was ref"),
+        ({"replies": SOUND.replies[1:]}, "e2 to m1 has no reply"),
+        (also("replies", (("p", 20, 1), "e2")), "e2 has 2 replies, wanted: True"),
+        (also("replies", (("p", 10, 1), "e1")), "e1 has 1 replies, wanted: False"),
+        (also("replies", (("p", 90, 1), "e9")), "of no step that was saved was answered"),
+        (
+            {"replies": [(("p", 20, 1), "PROCESS_NOT_FOUND"), *SOUND.replies[1:]]},
+            "e2 was answered by PROCESS_NOT_FOUND",
+        ),
+    ],
+)
+def test_what_is_wrong_with_messages_is_found(wrong: dict[str, Any], says: str) -> None:
+    found = list(broken_messages(dataclasses.replace(SOUND, **wrong)))
+
+    assert bool(found) == bool(says)
+    assert not says or any(says in line for line in found), found
