@@ -18,6 +18,7 @@ from bench.questions import (
     in_flight,
     job_settlement,
     latency,
+    messages,
     mutex,
     notify,
     open_loop,
@@ -57,7 +58,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
         open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules,
+        schedules, messages,
     )
 )  # fmt: skip
 

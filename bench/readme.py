@@ -27,6 +27,7 @@ _RATIOS = {
     "peak_rss_mb": "peak {:,.0f} MB",
     "ratio_to_relay": "{:.2f} of the relay",
     "ratio_to_off": "{:.3f} of it without",
+    "ratio_to_notify": "{:.2f} of notifies by clients",
 }
 
 

@@ -49,6 +49,7 @@ class _Processor:
             "n": self._end_node,
             "s": self._step_on,
             "t": self._set_timer,
+            "x": self._send,
         }
 
     async def answer(
@@ -109,6 +110,11 @@ class _Processor:
     def _many_events(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
         count = int(plans.number_of(request.task.args))
         return pb.ProcessResponse(events=count * _EVENTS, response=_RESPONSE)
+
+    def _send(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        count = int(plans.number_of(request.task.args))
+        sent = plans.messages(count, request.process.process_id)
+        return pb.ProcessResponse(events=_EVENTS, response=_RESPONSE, messages=sent)
 
     def _lead(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
         count = int(plans.number_of(request.task.args))
