@@ -679,7 +679,7 @@ CREATE INDEX replies_by_idempotency_key ON progressor.replies USING btree (names
 
 CREATE INDEX schedule_due ON progressor.schedule USING btree (namespace, due_at) WHERE ((status = 'waiting'::progressor.task_status) AND (due_at IS NOT NULL));
 
-CREATE INDEX schedule_due_requests ON progressor.schedule USING btree (namespace, due_at) WHERE ((due_at IS NOT NULL) AND (task_type = ANY (ARRAY['init'::progressor.task_type, 'call'::progressor.task_type, 'notify'::progressor.task_type, 'repair'::progressor.task_type])));
+CREATE INDEX schedule_due_requests ON progressor.schedule USING btree (namespace, due_at) WHERE ((due_at IS NOT NULL) AND (task_type <> ALL (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type])));
 
 CREATE INDEX schedule_retries ON progressor.schedule USING btree (namespace, due_at) WHERE ((attempt > 0) AND (due_at IS NOT NULL));
 

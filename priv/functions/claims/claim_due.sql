@@ -1,6 +1,6 @@
 -- Claims tasks that have been due for at least p_overdue seconds, up to p_room of each namespace: alternately the
--- oldest task and the oldest request, which comes first if p_requests_first. So a request waits for earlier
--- requests but not for many timers, and half of the slots are assigned by age alone, so that nothing starves.
+-- oldest task and the oldest that is not a timer, which comes first if p_requests_first. So a request or a reply waits
+-- for earlier ones but not for many timers, and half of the slots are assigned by age alone, so that nothing starves.
 -- With p_wait, it waits for locked processes, since no later scan looks for their tasks. Otherwise they are left to
 -- the next scan, and the search continues behind them, past at most 1,000 tasks of a namespace.
 -- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others may hold
@@ -69,7 +69,7 @@ BEGIN
                     SELECT s.slot, s.process_id, s.task_id, s.due_at
                     FROM schedule s
                     WHERE s.namespace = n.namespace
-                        AND s.task_type IN ('init', 'call', 'notify', 'repair')
+                        AND s.task_type NOT IN ('timeout', 'remove')
                         AND s.due_at <= v_now - make_interval(secs => p_overdue)
                     ORDER BY s.namespace, s.due_at
                     LIMIT n.room + n.passed

@@ -244,7 +244,7 @@ CROSS JOIN LATERAL (
             SELECT s.slot, s.process_id, s.task_id
             FROM progressor.schedule s
             WHERE s.namespace = n.namespace
-                AND s.task_type IN ('init', 'call', 'notify', 'repair')
+                AND s.task_type NOT IN ('timeout', 'remove')
                 AND s.due_at IS NOT NULL
             ORDER BY s.namespace, s.due_at
             LIMIT %(limit)s

@@ -1,6 +1,7 @@
 """A reply comes once: when the task of the message, or the started process, has ended."""
 
 import base64
+import datetime as dt
 import json
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from tests.support.storage.constrained import on
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     BROKEN,
+    NO_TIME,
     Store,
     a_request,
     fresh_key,
@@ -25,6 +27,7 @@ from tests.support.storage.store import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+SECOND = dt.timedelta(seconds=1)
 NO = Rejected(code=9, reason="NO", message="no", metadata={"why": "so"})
 
 
@@ -139,7 +142,10 @@ ALONE = Failed(code=14, reason="BUSY", message="busy", retryable=False)
         (repaired, FAILED),
         (broken_and_removed, FAILED),
         (removed, GONE),
-        (terminated, error(9, "PROCESS_FINISHED", "no need")),
+        (
+            terminated,
+            error(9, "PROCESS_FINISHED", "no need (it ran: its processor may have acted)"),
+        ),
         (
             cancelled,
             error(
@@ -292,3 +298,22 @@ async def test_who_has_answered_pays_for_it_no_longer(
     assert senders == {receiver}
     await deliver(store, receiver)
     assert [len(await replies_to(store, it)) for it in (one, two)] == [1, 1]
+
+
+async def test_a_reply_and_what_is_behind_it_do_not_wait_for_all_timers(store: Store) -> None:
+    timers = [await store.timed(NO_TIME) for _ in range(5)]
+    store.clock.advance(SECOND)
+    receiver = await store.ready()
+    key = await asked(store, MessageKind.NOTIFY, receiver)
+    [notify] = [
+        each
+        for each in await store.claim_due(limit=2, requests_first=True)
+        if each.task.key == receiver
+    ]
+    await store.settled(notify.task, continues=False)
+    await deliver(store, receiver)
+
+    claimed = await store.claim_due(limit=2, requests_first=True)
+
+    assert [it.task.task_type for it in claimed if it.task.key == key] == [TaskType.REPLY]
+    assert len(timers) > 2 * len(claimed)

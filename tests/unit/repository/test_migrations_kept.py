@@ -40,6 +40,7 @@ CHECKSUMS = {
     "0025_pre_memos.sql": "e1b46c6daf2b5304",
     "0026_pre_reply.sql": "a19bb4c3bcb37b51",
     "0027_pre_reply_requests.sql": "44e46b0f3aa94276",
+    "0028_pre_due_requests.sql": "777142c3c85fdf81",
 }
 
 
