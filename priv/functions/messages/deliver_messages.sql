@@ -32,6 +32,7 @@ AS $$
 DECLARE
     v_now      timestamptz := coalesce(p_now, clock_timestamp());
     v_locked   bigint[];
+    v_deferred bigint[];
     v_messages messages[];
     v_starts   boolean;
     v_is_gated boolean;
@@ -69,13 +70,13 @@ BEGIN
         FROM unnest(p_slot, p_namespace, p_process_id) AS k (slot, namespace, process_id)
         CROSS JOIN LATERAL (
             SELECT m.slot, m.namespace, m.process_id, m.message_id, m.receiver_slot,
-                m.receiver_namespace, m.receiver_id, m.kind = 'start' AS starts,
+                m.receiver_namespace, m.receiver_id, m.deliver_at, m.kind = 'start' AS starts,
                 m.constraints IS NOT NULL AS is_gated,
                 octet_length(m.args) + coalesce(pg_column_size(m.metadata), 0) AS size
             FROM messages m
             WHERE (m.slot, m.namespace, m.process_id) = (k.slot, k.namespace, k.process_id)
             ORDER BY m.slot, m.namespace, m.process_id, m.message_id
-            LIMIT p_limit * 4
+            LIMIT greatest(p_limit * 4, 800)
         ) m
     ),
     marked AS (
@@ -85,7 +86,8 @@ BEGIN
                 AND f.is_gated = first_value(f.is_gated) OVER pair
                 AND (NOT f.starts OR row_number() OVER (
                     PARTITION BY f.starts, f.receiver_slot, f.receiver_namespace, f.receiver_id
-                    ORDER BY f.message_id) = 1) AS fits
+                    ORDER BY f.message_id) = 1) AS fits,
+            f.message_id = ANY (v_locked) AND first_value(f.deliver_at) OVER pair > v_now AS is_deferred
         FROM found f
         WINDOW pair AS (
             PARTITION BY f.slot, f.namespace, f.process_id, f.receiver_slot, f.receiver_namespace,
@@ -119,13 +121,30 @@ BEGIN
             m.kind, m.receiver_slot, m.receiver_namespace, m.receiver_id, NULL, m.caller_context,
             m.trace_context, m.constraints, m.metadata, m.created_at, m.deliver_at, m.reply,
             m.receiver_init_id
-        )::messages ORDER BY c.place), bool_and(c.starts), bool_and(c.is_gated)
-    INTO v_messages, v_starts, v_is_gated
+        )::messages ORDER BY c.place), bool_and(c.starts), bool_and(c.is_gated),
+        (SELECT array_agg(m.message_id) FROM marked m WHERE m.is_deferred)
+    INTO v_messages, v_starts, v_is_gated, v_deferred
     FROM counted c
     JOIN messages m
         ON (m.slot, m.namespace, m.process_id, m.message_id)
             = (c.slot, c.namespace, c.process_id, c.message_id)
     WHERE c.place = 1 OR c.size_so_far <= p_bytes_max;
+
+    IF v_deferred IS NOT NULL THEN
+        -- They are behind a message that was deferred, and so are not due before it.
+        UPDATE messages m
+        SET deliver_at = (
+            SELECT f.deliver_at
+            FROM messages f
+            WHERE (f.slot, f.namespace, f.process_id) = (m.slot, m.namespace, m.process_id)
+                AND (f.receiver_slot, f.receiver_namespace, f.receiver_id)
+                    = (m.receiver_slot, m.receiver_namespace, m.receiver_id)
+            ORDER BY f.slot, f.namespace, f.process_id, f.message_id
+            LIMIT 1)
+        FROM unnest(p_slot, p_namespace, p_process_id) AS k (slot, namespace, process_id)
+        WHERE (m.slot, m.namespace, m.process_id) = (k.slot, k.namespace, k.process_id)
+            AND m.message_id = ANY (v_deferred);
+    END IF;
 
     FOR v_row IN
         SELECT *

@@ -41,6 +41,15 @@ class Delivery:
     remaining: tuple[ProcessKey, ...]
 
 
+class Deferred(NamedTuple):
+    """A message that has to wait: the task that sent it, its place there, and its receiver."""
+
+    task_id: int
+    number: int
+    receiver_namespace: str
+    receiver_id: str
+
+
 class _Row(NamedTuple):
     kind: str | None
     namespace: str
@@ -90,6 +99,14 @@ class Messages:
             ProcessKey, _SQL["find_overdue_messages"], age=age, limit=limit
         )
 
-    async def defer(self, sender: ProcessKey, *, delay: dt.timedelta) -> None:
-        """Have the messages of a sender wait."""
-        await self._context.execute(_SQL["defer_messages"], sender, delay=delay)
+    async def defer(
+        self, sender: ProcessKey, *, at_least: dt.timedelta, at_most: dt.timedelta
+    ) -> Deferred | None:
+        """Have the oldest message that is due wait, and the others to its receiver behind it.
+
+        They wait for as long as it has existed, within these bounds. None: no message is due.
+        """
+        rows = await self._context.read(
+            Deferred, _SQL["defer_messages"], sender, at_least=at_least, at_most=at_most
+        )
+        return rows[0] if rows else None

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import dataclasses
+import datetime as dt
 import itertools
 import random
 from typing import Any
@@ -15,7 +16,8 @@ from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess
 from progressor.domain.processes.message import Message, MessageKind
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.storage.processes.messages import Messages
+from progressor.storage.processes.messages import Deferred, Messages
+from tests.support.clock import ManualClock
 from tests.support.storage.constrained import on
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
@@ -222,6 +224,33 @@ async def test_a_locked_receiver_delays_only_its_own_messages(store: Store, data
         assert await deliver(store, other) == {"accepted": 1}
 
     assert await deliver(store, sender) == {"accepted": 1}
+
+
+async def test_a_deferred_message_keeps_back_only_the_later_ones_to_its_receiver(
+    store: Store, clock: ManualClock
+) -> None:
+    messages, (one, two) = Messages(store.context), [await store.ready() for _ in range(2)]
+    init = await store.start(fresh_key())
+    sender, minute = init.key, dt.timedelta(minutes=1)
+    outcome = success(messages=(to(one, "1"), to(two, "2"), to(one, "3")))
+    await store.settled(init, outcome, continues=False)
+    found = Deferred(init.task_id, 1, one.namespace, one.process_id)
+
+    assert await messages.defer(sender, at_least=minute, at_most=60 * minute) == found
+    later = await store.run_task(a_request(sender))
+    await store.settled(later, success(messages=(to(one, "4"), to(two, "5"))), continues=False)
+    assert await deliver(store, sender) == {"accepted": 2}
+    clock.advance(minute)
+    assert [await messages.find_overdue(age=0 * minute, limit=10)] == [(sender,)]
+
+    clock.advance(9 * minute)
+    assert await messages.defer(sender, at_least=minute, at_most=60 * minute) == found
+    clock.advance(9 * minute)
+    assert await messages.defer(sender, at_least=minute, at_most=minute) is None
+    assert await deliver(store, sender) == {}
+    clock.advance(minute)
+    assert await deliver(store, sender) == {"accepted": 3}
+    assert await tasks_of(store, one) == [("notify", "1"), ("notify", "3"), ("notify", "4")]
 
 
 @pytest.mark.parametrize(("bytes_max", "batches"), [(1, [1, 1, 1]), (8, [2, 1]), (12, [3])])

@@ -1,6 +1,8 @@
 """The delivery of messages: at once, again where it has to, and never stopped by one sender."""
 
 import asyncio
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +11,8 @@ from progressor import errors
 from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.process import ProcessKey
 from progressor.runtime import messages
-from progressor.runtime.messages import LOCKED_DELAY, REFUSED_DELAY, MessageDelivery
-from progressor.storage.processes.messages import Delivered, Delivery, Messages
+from progressor.runtime.messages import FAILED_DELAYS, LOCKED_DELAY, MessageDelivery
+from progressor.storage.processes.messages import Deferred, Delivered, Delivery, Messages
 from progressor.storage.rows.effects import Effects
 from tests.support.builders import make_key
 from tests.support.runtime.harness import make_dispatcher, running
@@ -74,21 +76,76 @@ async def test_a_sender_that_others_deliver_for_is_tried_again_later() -> None:
 
 
 async def test_nothing_is_lost_while_postgresql_is_away() -> None:
-    post = Post(AWAY, AWAY, delivered("accepted"))
+    post = Post(AWAY, AWAY, delivered("accepted"), delivered("accepted"))
 
     await post.run(ONE, OTHER)
 
-    assert post.tried == [(ONE, OTHER)] * 3
+    assert post.tried == [(ONE, OTHER), (ONE,), (OTHER,), (ONE,)]
 
 
-@pytest.mark.parametrize(("error", "delay"), [(LOCKED, LOCKED_DELAY), (REFUSED, REFUSED_DELAY)])
-async def test_a_sender_at_fault_is_deferred_and_the_others_are_not(error: Any, delay: Any) -> None:
-    post = Post(error, error, delivered("accepted"))
+class Outbox:
+    """Messages by their senders, of which one fails whatever it is delivered with."""
 
-    await post.run(ONE, OTHER)
+    def __init__(self, error: Exception, waiting: dict[ProcessKey, list[str]]) -> None:
+        self.error, self.waiting, self.delivered = error, waiting, list[str]()
+        self.post = Post()
+        self.messages = self.post.messages
+        self.messages.deliver.side_effect = self.deliver
+        self.messages.defer.side_effect = self.defer
 
-    assert post.tried == [(ONE, OTHER), (ONE,), (OTHER,)]
-    post.messages.defer.assert_awaited_once_with(ONE, delay=delay)
+    async def deliver(self, senders: Sequence[ProcessKey], *, limit: int) -> Any:
+        listed = [(key, it) for key in senders for it in self.waiting[key]][:limit]
+        if "at fault" in (it for _, it in listed):
+            raise self.error
+        for key, it in listed:
+            self.waiting[key].remove(it)
+            self.delivered.append(it)
+        return delivered("accepted", remaining=tuple(key for key in senders if self.waiting[key]))
+
+    async def defer(self, sender: ProcessKey, **_: Any) -> Deferred:
+        assert self.waiting[sender].pop(0) == "at fault"
+        return Deferred(7, 1, "orders", "receiver")
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "at_least", "at_most"),
+    [
+        (LOCKED, logging.INFO, LOCKED_DELAY, LOCKED_DELAY),
+        (REFUSED, logging.ERROR, *FAILED_DELAYS),
+        (AWAY, logging.ERROR, *FAILED_DELAYS),
+    ],
+)
+async def test_a_message_at_fault_is_deferred_and_all_others_are_delivered(
+    error: Any, level: int, at_least: Any, at_most: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = {make_key(f"{n}"): [f"{n} {place}" for place in range(9)] for n in range(5)}
+    waiting[make_key("3")].insert(4, "at fault")
+    expected = {it for each in waiting.values() for it in each} - {"at fault"}
+    outbox = Outbox(error, waiting)
+
+    with caplog.at_level(logging.INFO):
+        await outbox.post.run(*waiting)
+
+    assert sorted(outbox.delivered) == sorted(expected)
+    outbox.messages.defer.assert_awaited_once_with(
+        make_key("3"), at_least=at_least, at_most=at_most
+    )
+    [record] = [it for it in caplog.records if it.message == "message deferred"]
+    assert record.levelno == level
+    assert {"process_id": "3", "task_id": 7, "number": 1, "receiver_id": "receiver"}.items() <= (
+        vars(record).items()
+    )
+    assert len(outbox.post.tried) < 25
+
+
+async def test_nothing_is_deferred_while_postgresql_is_away() -> None:
+    post = Post(*[AWAY] * 20, delivered("accepted"))
+    post.messages.find_overdue.side_effect = AWAY
+
+    await post.run(ONE)
+
+    assert post.messages.defer.await_count == 0
+    assert post.tried == [(ONE,)] * 21
 
 
 async def test_many_senders_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
