@@ -89,6 +89,20 @@ async def test_a_cancelled_retry_of_an_init_leaves_the_process_in_error(
     assert following.task_id == notify.task_id
 
 
+async def test_a_repair_is_next_after_one_that_failed_where_no_task_broke_the_process(
+    store: Store,
+) -> None:
+    key = await store.ready()
+    await store.halt(key, "its job was cancelled")
+    first = await store.run_task(a_request(key, TaskType.REPAIR))
+    second = await store.admit(a_request(key, TaskType.REPAIR))
+
+    following = (await store.settled(first, BROKEN)).next
+
+    assert following is not None
+    assert following.task_id == second.task_id
+
+
 @pytest.mark.parametrize(
     "timers", [{"timer": SetTimer(after=HOUR)}, {"timers": {"a": SetTimer(after=HOUR)}}]
 )
