@@ -231,7 +231,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT p.ctid, p.status, p.status_changed_at, p.last_event_id, p.corrupted_by,
                 p.status = 'error' AND (p_outcome[i.item] = 'finish'
-                    OR (p_outcome[i.item] = 'fail' AND r.task_id = p.corrupted_by)) AS recovers
+                    OR (p_outcome[i.item] = 'fail' AND r.task_id IS NOT DISTINCT FROM p.corrupted_by)) AS recovers
             FROM processes p
             WHERE (p.slot, p.namespace, p.process_id) = (r.slot, r.namespace, r.process_id)
             OFFSET 0
