@@ -16,7 +16,7 @@ from grpc import aio
 
 from progressor.clock import Clock
 from progressor.domain.processes.event import Event
-from progressor.domain.processes.intent import Failed
+from progressor.domain.processes.intent import STILL_RUNNING, Failed
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import codec, failures
@@ -237,6 +237,9 @@ class ProcessorClient:
     ) -> Failed:
         """Return the failure of a step that was not begun: for good, or with how long it waits."""
         name, task_id, patience = namespace.name, task.task_id, namespace.unreachable_patience
+        if failed.reason == STILL_RUNNING:
+            pause = self.reach.busy(name, task_id, failed.retry_after)
+            return dataclasses.replace(failed, retry_after=pause)
         is_bound = target is not None
         if failed.sent:
             pause = self.reach.refused(

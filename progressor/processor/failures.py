@@ -15,6 +15,9 @@ UNAUTHENTICATED                PROCESSOR_UNAVAILABLE    unreach.   engine not ac
 any other                      the code's name *        no         the processor means it
 =============================  =======================  =========  ==============================
 
+UNAVAILABLE with the reason STILL_RUNNING is of a processor that is in reach, and still runs an
+earlier task of the same process: only the step itself waits, for as long as it takes.
+
 (*) or ErrorInfo.reason, where the status has one. RetryInfo becomes ``retry_after``. "unreach.": as
 a processor that was not reached: retried without counting the attempt.
 

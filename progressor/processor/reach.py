@@ -59,6 +59,20 @@ class Reach:
         """Record that a processor took a step, whatever came of it."""
         if self._refusals:
             self._refusals.pop(task_id, None)
+        self._reached(name)
+
+    def busy(
+        self, name: str, task_id: int, retry_after: dt.timedelta | None = None
+    ) -> dt.timedelta:
+        """Record that a step is behind an earlier one of its process; return how long it waits.
+
+        The processor is in reach, and takes the steps of other processes.
+        """
+        self._reached(name)
+        pause = self._backoff(task_id)
+        return pause if retry_after is None else max(pause, retry_after)
+
+    def _reached(self, name: str) -> None:
         if self._missed_at:
             self._missed_at.pop(name, None)
             self._refused.pop(name, None)

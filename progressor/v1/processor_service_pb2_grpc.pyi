@@ -7,8 +7,9 @@ The engine calls the processor at least once per task and, while its leases hold
 same time for one process. Code is not replayed: the response of a step is saved, and the next step
 starts from there. After a crash a step may be run again, with a higher attempt. Fence side effects
 by the task id, or by `token` if the store can compare numbers. A processor that is still running an
-earlier attempt, which the engine has given up, answers ABORTED with the reason STILL_RUNNING, and
-the engine retries.
+earlier attempt, which the engine has given up, refuses the step with the reason STILL_RUNNING: with
+ABORTED, which counts, if that attempt is of the same task and ran past its deadline, and else with
+UNAVAILABLE, which costs no attempt.
 
 Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine does
 not interpret. By convention they are UTF-8 JSON, with empty bytes for null. The Python SDK and the

@@ -19,7 +19,7 @@ TIMERS_MAX = 32
 TIMER_NAME_BYTES_MAX = 64
 
 STILL_RUNNING = "STILL_RUNNING"
-"""The reason of a step that a processor did not begin: it still runs an earlier attempt."""
+"""The reason of a step that a processor did not begin: an earlier attempt still runs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import dataclasses
+import datetime as dt
 import functools
 import inspect
 import logging
@@ -90,8 +91,10 @@ class Processor(Generic[State]):
     attempts are used up, the process breaks.
 
     When the engine gives a step up, an async handler is cancelled. A plain handler runs to its end,
-    and its answer is discarded. Until then, other attempts of its process are refused with ABORTED
-    and the reason STILL_RUNNING, which the engine retries by the namespace's policy.
+    and its answer is discarded. Until then, other attempts of its process are refused with the
+    reason STILL_RUNNING: another attempt of a task that ran past its deadline with ABORTED, which
+    the engine retries by the namespace's policy; any other with UNAVAILABLE, which costs no attempt
+    and breaks nothing. ``progressor why`` names the task that is still running.
     """
 
     @overload
@@ -351,7 +354,7 @@ class Processor(Generic[State]):
         attempt = _Attempt(request, threads, link)
         earlier = self._attempts.setdefault(key, attempt)
         if earlier is not attempt:
-            return _still_running(request, earlier.request.task)
+            return _still_running(request, earlier.request)
         try:
             with under(request.task.trace_context):
                 return attempt.final(await self._answered(handler, attempt))
@@ -493,11 +496,26 @@ class Processor(Generic[State]):
         )
 
 
-def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.ProcessResponse:
-    """Refuse an attempt of a process whose earlier attempt is still running."""
-    message = f"attempt {earlier.attempt} of task {earlier.task_id} is still running"
+def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessRequest) -> pb.ProcessResponse:
+    """Refuse an attempt of a process in which an earlier one is still running.
+
+    It counts as an attempt only where the task itself is at fault: its earlier attempt ran past its
+    deadline. It does not count for a task behind a cancelled one, nor where the earlier attempt has
+    time left, because its replica was lost.
+    """
+    task = earlier.task
+    is_other = task.task_id != request.task.task_id
+    message = f"attempt {task.attempt} of task {task.task_id} is still running"
+    if is_other:
+        message = (
+            f"task {task.task_id}, which was cancelled or given up, is still running, "
+            f"in attempt {task.attempt}"
+        )
     _log.warning("attempt refused: %s (%s)", message, text_of_step(request))
-    return failure(grpc.StatusCode.ABORTED, message, STILL_RUNNING)
+    has_time_left = dt.datetime.now(dt.UTC) < earlier.deadline.ToDatetime(dt.UTC)
+    is_blameless = is_other or has_time_left
+    code = grpc.StatusCode.UNAVAILABLE if is_blameless else grpc.StatusCode.ABORTED
+    return failure(code, message, STILL_RUNNING)
 
 
 def _ended(function: Callable[[Any], Payload], step: Step[Any]) -> Payload:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from progressor.domain.processes.process import process_key
 from progressor.sdk import (
     Limits,
     ProcessFailedError,
@@ -29,6 +30,7 @@ class Slow:
     """A processor whose call blocks a thread until it is released."""
 
     def __init__(self) -> None:
+        self.entered = threading.Event()
         self.released, self.ended = threading.Event(), threading.Event()
         self.count = 0
         self.processor: Processor[Any] = Processor("slow")
@@ -36,10 +38,12 @@ class Slow:
         self.processor.call(self._block)
         self.processor.repair(lambda _: "repaired")
 
-    def _block(self, _step: Step[Any]) -> None:
+    def _block(self, step: Step[Any]) -> int:
         self.count += 1
+        self.entered.set()
         assert self.released.wait(timeout=PATIENCE_SECONDS)
         self.ended.set()
+        return step.attempt
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -76,3 +80,31 @@ async def test_its_process_breaks_by_the_timeout_and_no_second_attempt_was_begun
     )
     assert error.failure_reason == "STILL_RUNNING"
     assert repaired.response == "repaired"
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_call_behind_a_cancelled_one_that_still_runs_waits_and_breaks_nothing(
+    replica: Replica,
+    streaming: bool,  # from the table
+) -> None:
+    slow = Slow()
+    name = f"cancelled-{streaming}".lower()
+    once = RetryPolicy(attempts_max=1)
+    async with (
+        slow.processor.running("127.0.0.1:0", streaming=streaming) as address,
+        replica.namespace(name, address, retry_policy=once) as client,
+    ):
+        await client.start("p")
+        cancelled = (await client.call("p", accept_only=True)).task_id
+        assert await asyncio.to_thread(slow.entered.wait, timeout=PATIENCE_SECONDS)
+        await client.cancel("p", task_id=cancelled)
+        behind = (await client.call("p", accept_only=True)).task_id
+        await replica.points.wait("settled", key=process_key(name, "p"), settlement="Retry")
+        [wait] = (await client.get("p")).waits
+        slow.released.set()
+        answer = await client.await_task("p", task_id=behind)
+
+    what = f"task {cancelled}, which was cancelled or given up, is still running, in attempt 1"
+    assert what in wait.explanation
+    assert "unreachable" not in wait.explanation
+    assert (answer.response, slow.count) == (1, 2)

@@ -120,6 +120,20 @@ async def test_a_step_that_alone_is_refused_waits_alone(ways: Ways, reach: Reach
     assert not reach.breakers
 
 
+async def test_a_step_behind_an_earlier_one_of_its_process_waits_alone(
+    ways: Ways, reach: Reach
+) -> None:
+    ways.connected = True
+    refuse(reach, 9)
+    pauses = [reach.busy(NAME, 1).total_seconds() for _ in range(3)]
+    others = [reach.busy(NAME, task_id).total_seconds() for task_id in (2, 3, 4)]
+
+    assert (pauses, others) == ([0.2, 0.4, 0.8], [0.2] * 3)
+    assert reach.busy(NAME, 5, seconds(7)) == seconds(7)
+    assert not reach.breakers
+    assert not reach.unreachable()
+
+
 async def test_a_step_that_was_taken_begins_its_backoff_anew(ways: Ways, reach: Reach) -> None:
     ways.connected = True
     refuse(reach, 1)

@@ -20,6 +20,7 @@ READERS_OF_THE_CLOCK = {
     "engine/wiring.py": "the other half of the composition root",
     "example/rollout.py": "what a user writes, who wants a night",
     "sdk/client/client.py": "default of an argument that a user may give",
+    "sdk/processor/processor.py": "compares with the deadline of an attempt that still runs",
     "sdk/processor/links.py": "spreads the repeats of many steps",
 }
 BROAD_CATCHERS = {

@@ -369,19 +369,29 @@ async def test_an_attempt_is_not_begun_while_an_earlier_one_runs_in_a_thread(
     processor = Processor("orders")
     processor.call(blocking)
     processor.repair(lambda _: "repaired")
-    first = asyncio.create_task(processor.answer(asked(), threads), name="first attempt")
+    running = asked()
+    first = asyncio.create_task(processor.answer(running, threads), name="first attempt")
     await until_entered(blocking)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
 
     again = await answer(processor, asked())
-    repair = await answer(processor, asked(types.TASK_TYPE_REPAIR))
+    other = asked(types.TASK_TYPE_REPAIR)
+    other.task.task_id = 8
+    repair = await answer(processor, other)
+    # With time left its handler is not at fault.
+    running.deadline.FromDatetime(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+    early = await answer(processor, asked())
 
-    expected = pb.Failure(
-        code=10, reason="STILL_RUNNING", message="attempt 2 of task 7 is still running"
-    )
-    assert [again.failure, repair.failure] == [expected, expected]
+    text = "attempt 2 of task 7 is still running"
+    behind = "task 7, which was cancelled or given up, is still running, in attempt 2"
+    assert [(it.failure.code, it.failure.message) for it in (again, repair, early)] == [
+        (10, text),
+        (14, behind),
+        (14, text),
+    ]
+    assert {it.failure.reason for it in (again, repair, early)} == {"STILL_RUNNING"}
     assert "attempt 2 of task 7 is still running" in caplog.text
     assert blocking.count == 1
     blocking.released.set()
