@@ -29,7 +29,7 @@ from progressor.example.order import namespace, orders
 from progressor.example.order_scenario import OrderScenario
 from progressor.example.rollout import RolloutScenario
 from progressor.example.scenario import Scenario, ScenarioError, explaining, register
-from progressor.sdk import BYTES, Client, Processor
+from progressor.sdk import BYTES, Client, NamespaceConfig, Processor
 from progressor.sdk.processor.server import BIND_DEFAULT
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config
@@ -105,13 +105,16 @@ async def _show(engine: Engine, *, console: Console, once: bool, scenario: Scena
         console.print(Text(f"metrics at {engine.metrics_url}"))
     await _until_serving(engine, console=console, once=once)
     address = reachable(engine.addresses[0])
-    async with _serving(scenario.processor) as target:
+    async with contextlib.AsyncExitStack() as stack:
+        target = await stack.enter_async_context(_serving(scenario.processor))
         config = scenario.namespace(target)
         async with Client(address, namespace=config.name, timeout=_TIMEOUT_SECONDS) as client:
             console.print(Text(f"processor at {target}"))
             console.print()
             with explaining("register its namespace"):
                 await register(client, config)
+                for other in scenario.others:
+                    await register(client, await stack.enter_async_context(_other(other)))
             left = await scenario.play(client)
         async with Client(address, namespace=config.name, codec=BYTES) as client:
             for process_id in left[:_TRACES_SHOWN]:
@@ -159,6 +162,12 @@ async def _serving(processor: Processor[Any]) -> AsyncIterator[str]:
             # processor there even before the namespace is updated.
             target = await stack.enter_async_context(processor.running("127.0.0.1:0"))
         yield target
+
+
+@contextlib.asynccontextmanager
+async def _other(processor: Processor[Any]) -> AsyncIterator[NamespaceConfig]:
+    async with processor.running("127.0.0.1:0") as target:
+        yield NamespaceConfig(name=processor.name, processor_targets=(target,))
 
 
 def example_processor(

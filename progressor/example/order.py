@@ -1,7 +1,9 @@
 """An order, from its placing to its shipping or its expiry.
 
     placed ── pay ──► paid ── ship ──► shipped
-      │  └ reminder, expiry: two timers  └ the warehouse is down: in error, until a repair
+      │              └ a message to the warehouse, which replies
+      │                          └ the warehouse is down: in error, until a repair
+      └ reminder, expiry: two timers
 
 A processor carries out one step at a time and has no state of its own. The engine saves what a
 handler sets, emits and returns in one transaction, and nothing if the handler raises.
@@ -10,6 +12,7 @@ handler sets, emits and returns in one transaction, and nothing if the handler r
 import grpc
 import msgspec
 
+from progressor.example.warehouse import Pick, warehouses
 from progressor.sdk import NamespaceConfig, Processor, Reject, Retry, RetryPolicy, Step
 
 CLOSED_WAREHOUSES = frozenset({"north"})
@@ -75,7 +78,7 @@ async def charge(reference: str, amount: int) -> str:
 
 
 async def pay(step: Step[Order], amount: int) -> dict[str, str]:
-    """Take the money, once in all attempts, and cancel the timers.
+    """Take the money, once in all attempts, cancel the timers, and have the item picked.
 
     A rejection changes neither the order nor the timers.
     """
@@ -87,7 +90,23 @@ async def pay(step: Step[Order], amount: int) -> dict[str, str]:
     step.emit({"paid": amount})
     step.unset_timer("reminder")
     step.unset_timer("expiry")
+    ask_to_pick(step)
     return {"receipt": receipt}
+
+
+def ask_to_pick(step: Step[Order]) -> None:
+    """Call the warehouse after this step; `picked` gets the answer."""
+    step.call(
+        step.state.warehouse, Pick(step.state.item), namespace=warehouses.name, reply="picked"
+    )
+
+
+@orders.reply("picked")
+async def picked(step: Step[Order]) -> None:
+    """Note what the warehouse has answered; the customer does not wait for it."""
+    error = step.reply.error
+    answer = {"picked": step.reply.response} if error is None else {"not picked": error.reason}
+    step.emit(answer)
 
 
 def ship(step: Step[Order]) -> dict[str, str]:
@@ -108,6 +127,7 @@ async def reroute(step: Step[Order]) -> dict[str, str]:
     warehouse = step.args_as(Reroute).warehouse
     step.state = msgspec.structs.replace(step.state, warehouse=warehouse)
     step.emit({"rerouted": warehouse})
+    ask_to_pick(step)
     return {"warehouse": warehouse}
 
 

@@ -2,20 +2,27 @@
 
 The first is paid, after a wrong amount and a reminder; its warehouse is down, so it breaks, is
 repaired and shipped. The second is never paid and expires. The scenario waits for a timer by
-awaiting its task.
+awaiting its task, and for the replies of the warehouses by looking at the history.
 """
+
+import asyncio
+import contextlib
+from typing import Any
 
 from progressor.example import order
 from progressor.example.order import Order, Pay, Reroute, Ship, orders
 from progressor.example.scenario import Scenario, ScenarioError
+from progressor.example.warehouse import Warehouse, warehouses
 from progressor.sdk import (
     NamespaceConfig,
+    ProcessAlreadyExistsError,
     ProcessFailedError,
     ProcessStatus,
     RejectedError,
 )
 
 _PRICE = 42
+_PAUSE_SECONDS = 0.05
 
 
 class OrderScenario(Scenario):
@@ -28,23 +35,30 @@ class OrderScenario(Scenario):
         """call -n {namespace} mine --args '{{"type":"pay","amount":7}}'""",
     )
     processor = orders
+    others = (warehouses,)
 
     def namespace(self, processor_target: str) -> NamespaceConfig:
         return order.namespace(processor_target)
 
     async def _play(self) -> tuple[str, ...]:
         shipped, expired = f"order-{self._run}", f"order-{self._run}-unpaid"
+        for warehouse in ("north", "south"):
+            with contextlib.suppress(ProcessAlreadyExistsError):  # from an earlier run
+                stock = Warehouse(stock={"tea": 1000, "cake": 1000})
+                await self._client.start(warehouse, stock, namespace=warehouses.name)
         await self._place(shipped, Order(item="tea", price=_PRICE))
         wrong = await self._call(shipped, Pay(amount=1))
         self._refused(f"rejected, the order is unchanged: {wrong}")
         await self._await_timer(shipped, "reminder", "reminded")
         # With a key the client may repeat this; the order is paid once.
         await self._call(shipped, Pay(amount=_PRICE), key="pay")
+        await self._await_pick(shipped, "north")
         closed = await self._call(shipped, Ship())
         self._refused(f"three attempts, then the order broke: {closed}")
         with self._step("repair", shipped, Reroute(warehouse="south")):
             answer = await self._client.repair(shipped, Reroute(warehouse="south"))
             self._answered(answer.response)
+        await self._await_pick(shipped, "south")
         await self._call(shipped, Ship(), key="ship")
         await self._expect_finished(shipped, {"shipped": True})
 
@@ -79,9 +93,20 @@ class OrderScenario(Scenario):
             tasks = (await self._client.trace(order_id)).tasks
             timers = {task.timer_name: task.task_id for task in tasks}
             await self._client.await_task(order_id, task_id=timers[name])
-            history = (await self._client.get(order_id)).history
-            if not any(event in it.payload for it in history):
-                raise ScenarioError(f"find the event {event}", f"{len(history)} other events")
+            events = await self._events(order_id)
+            if not any(event in each for each in events):
+                raise ScenarioError(f"find the event {event}", f"{len(events)} other events")
+            self._answered(event)
+
+    async def _events(self, order_id: str) -> list[Any]:
+        return [it.payload for it in (await self._client.get(order_id)).history]
+
+    async def _await_pick(self, order_id: str, warehouse: str) -> None:
+        """Wait until the reply of a warehouse has come."""
+        event = {"picked": {"from": warehouse}}
+        with self._step("reply", order_id):
+            while event not in await self._events(order_id):  # noqa: ASYNC110  # in the engine
+                await asyncio.sleep(_PAUSE_SECONDS)
             self._answered(event)
 
     async def _expect_finished(self, order_id: str, result: dict[str, bool]) -> None:

@@ -51,6 +51,9 @@ class Scenario(abc.ABC):
     namespace."""
 
     processor: Processor[Any]
+    others: ClassVar[tuple[Processor[Any], ...]] = ()
+    """Processors of further namespaces, which have their names."""
+
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:

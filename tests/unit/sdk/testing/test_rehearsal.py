@@ -10,9 +10,11 @@ import pytest
 
 from progressor import errors
 from progressor.example.order import Order, Pay, Reroute, Ship, namespace, orders
+from progressor.example.warehouse import Pick, Warehouse, warehouses
 from progressor.sdk import (
     Fail,
     HistoryRange,
+    MessageKind,
     NamespaceConfig,
     Processor,
     ProcessStatus,
@@ -20,6 +22,7 @@ from progressor.sdk import (
     Retry,
     RetryPolicy,
     Step,
+    TaskError,
     TaskType,
 )
 from progressor.sdk.testing import Rehearsal
@@ -52,6 +55,7 @@ async def test_an_order_from_its_placing_to_its_shipping() -> None:
     assert await order.advance(dt.timedelta(seconds=1)) == 1
     await order.call(Pay(amount=42))
     assert order.timer is None
+    await order.answer(order.messages[0], {"from": "north"})
     with pytest.raises(errors.ProcessFailedError, match="warehouse north is down"):
         await order.call(Ship())
     assert (order.status, order.detail) == (ProcessStatus.ERROR, "warehouse north is down")
@@ -59,17 +63,34 @@ async def test_an_order_from_its_placing_to_its_shipping() -> None:
     with pytest.raises(errors.ProcessFailedError):
         await order.call(Ship())
     await order.repair(Reroute(warehouse="south"))
+    sold_out = TaskError(code=9, reason="OUT_OF_STOCK", message="there is no tea")
+    await order.answer(order.messages[1], error=sold_out, rejected=True)
     shipped = await order.call(Ship(), response_type=dict[str, str])
 
     assert shipped.response == {"shipped_from": "south"}
     assert (order.status, order.result) == (ProcessStatus.FINISHED, {"shipped": True})
     assert order.state == Order(item="tea", price=42, paid=True, warehouse="south")
     assert [next(iter(it)) for it in order.events] == [
-        "placed", "reminded", "paid", "rerouted", "shipped",
+        "placed", "reminded", "paid", "picked", "rerouted", "not picked", "shipped",
     ]  # fmt: skip
-    assert [it.event_id for it in order.history] == [1, 2, 3, 4, 5]
+    assert [it.event_id for it in order.history] == [1, 2, 3, 4, 5, 6, 7]
+    assert [(it.kind, it.namespace, it.process_id, it.args, it.reply) for it in order.messages] == [
+        (MessageKind.CALL, "warehouse", warehouse, {"item": "tea"}, "picked")
+        for warehouse in ("north", "south")
+    ]
     with pytest.raises(errors.ProcessFinishedError):
         await order.call(Ship())
+
+
+async def test_a_warehouse_picks_what_it_has() -> None:
+    warehouse = Rehearsal(warehouses, "north")
+    await warehouse.start(Warehouse(stock={"tea": 1}))
+
+    picked = await warehouse.call(Pick("tea"))
+
+    assert picked.response == {"from": "north"}
+    with pytest.raises(errors.RejectedError, match="there is no tea"):
+        await warehouse.call(Pick("tea"))
 
 
 async def test_nobody_pays_and_time_passes() -> None:
