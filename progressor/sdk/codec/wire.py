@@ -44,6 +44,17 @@ def optional(convert: Callable[[V], M], value: V | None) -> M | None:
     return None if value is None else convert(value)
 
 
+def check_options(options: Mapping[str, object], known: type, function: str) -> None:
+    """Raise TypeError for an option that is not in the TypedDict `known`, as Python itself would.
+
+    At run time ``**options: Unpack[...]`` takes any name.
+    """
+    for name in options:
+        if name not in known.__annotations__:
+            problem = f"{function}() got an unexpected keyword argument {name!r}"
+            raise TypeError(problem)
+
+
 def timedelta_of(duration: Seconds) -> dt.timedelta:
     """Return a duration as a timedelta."""
     return duration if isinstance(duration, dt.timedelta) else dt.timedelta(seconds=duration)

@@ -420,6 +420,7 @@ class Step(Generic[State]):
             options: See `MessageOptions`.
 
         Raises:
+            TypeError: An option is unknown.
             ValueError: An id is invalid, or the step sends more than 100 messages.
         """
         self._send(MessageKind.START, process_id, args, options, metadata)
@@ -439,6 +440,7 @@ class Step(Generic[State]):
             options: See `MessageOptions`.
 
         Raises:
+            TypeError: An option is unknown.
             ValueError: An id is invalid, or the step sends more than 100 messages.
         """
         self._send(MessageKind.NOTIFY, process_id, args, options)
@@ -454,6 +456,7 @@ class Step(Generic[State]):
             options: See `MessageOptions`.
 
         Raises:
+            TypeError: An option is unknown.
             ValueError: An id is invalid, or the step sends more than 100 messages.
         """
         self._send(MessageKind.CALL, process_id, args, options)

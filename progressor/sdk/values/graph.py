@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.codec.codecs import Codec, Payload
-from progressor.sdk.codec.wire import Seconds, duration_to_wire, instant_to_wire
+from progressor.sdk.codec.wire import Seconds, check_options, duration_to_wire, instant_to_wire
 from progressor.sdk.values.constraints import (
     Constraints,
     constraints_from_wire,
@@ -97,8 +97,10 @@ class Graph:
             options: See `NodeOptions`.
 
         Raises:
+            TypeError: An option is unknown.
             ValueError: The name is invalid or taken, or `after` has a node of another graph.
         """
+        check_options(options, NodeOptions, "node")
         _check_name(name)
         if name in self._nodes:
             message = f"the graph already has a node {name!r}"
@@ -136,8 +138,9 @@ class Graph:
             options: See `NodeOptions`; without ``process_id``.
 
         Raises:
-            ValueError: As for `node`.
+            TypeError, ValueError: As for `node`.
         """
+        check_options(options, NodeOptions, "fan_out")
         if "process_id" in options:
             message = f"nodes {name!r} cannot share the process_id {options['process_id']!r}"
             raise ValueError(message)

@@ -470,6 +470,26 @@ def test_a_message_without_a_valid_receiver_is_refused(
     assert not response.messages
 
 
+@pytest.mark.parametrize("send", ["start", "notify", "call"])
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"namespce": "stock"}, r"{}\(\) got an unexpected keyword argument 'namespce'"),
+        ({"namespace": None}, "namespace must be a str, got None"),
+        ({"reply": True}, "reply must be a str, got True"),
+        ({"process_id": 5}, "process_id must be a str, got 5"),
+    ],
+)
+def test_a_message_with_an_unknown_option_or_of_another_type_is_refused(
+    send: str, options: dict[str, Any], what: str
+) -> None:
+    step, response = a_step()
+
+    with pytest.raises(TypeError, match=what.format(send)):
+        getattr(step, send)(**{"process_id": "b"} | options)
+    assert not response.messages
+
+
 def test_a_step_sends_at_most_a_hundred_messages() -> None:
     step, _ = a_step()
     for _ in range(100):

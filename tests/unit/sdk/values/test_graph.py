@@ -131,6 +131,11 @@ FOREIGN = OTHER.node("theirs")
             lambda it: it.fan_out("b", [1, 2], process_id="p"),
             "nodes 'b' cannot share the process_id 'p'",
         ),
+        (
+            lambda it: it.node("b", namespce="n"),
+            "node() got an unexpected keyword argument 'namespce'",
+        ),
+        (lambda it: it.fan_out("b", [], x=1), "fan_out() got an unexpected keyword argument 'x'"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(build: Callable[[Graph], Any], words: str) -> None:
