@@ -92,7 +92,7 @@ class NamespaceTable:
         None, "time until steps fail whose processor is unreachable; empty: no limit"
     )
     step_timeout_max: Annotated[dt.timedelta, Meta(ge=0.001, le=7 * 86_400)] = setting(
-        dt.timedelta(hours=1), "longest that a step may take that extends its deadline"
+        dt.timedelta(hours=1), "longest time that a step may take if it extends its deadline"
     )
 
 

@@ -277,7 +277,7 @@ class Namespace(_message.Message):
 
     @_builtins.property
     def step_timeout_max(self) -> _duration_pb2.Duration:
-        """How long a step may take that extends its deadline, 1 ms .. 7 days. Default 1 h."""
+        """The longest time that a step may take if it extends its deadline, 1 ms .. 7 days. Default 1 h."""
 
     def __init__(
         self,

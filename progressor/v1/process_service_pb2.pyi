@@ -791,7 +791,7 @@ class PutRequest(_message.Message):
 
     @_builtins.property
     def named_timers(self) -> _containers.MessageMap[_builtins.str, _types_pb2.SetTimer]:
-        """Only with status running: timers with names of 1 to 64 bytes; at most 32 with the one without."""
+        """Only with status running: named timers, with names of 1 to 64 bytes. With `timer`, at most 32."""
 
     def __init__(
         self,
@@ -1303,8 +1303,8 @@ class AwaitProcessRequest(_message.Message):
     namespace: _builtins.str
     process_id: _builtins.str
     until_finished: _builtins.bool
-    """If true, wait on while the process is in error: somebody may bring it back. Otherwise that is
-    reported at once, as PROCESS_FAILED.
+    """If true, keep waiting while the process is in error, since it may be retried or repaired. Otherwise
+    the call fails at once with PROCESS_FAILED.
     """
     def __init__(
         self,
@@ -1327,7 +1327,7 @@ class AwaitProcessResponse(_message.Message):
 
     RESULT_FIELD_NUMBER: _builtins.int
     result: _builtins.bytes
-    """What the processor completed the process with."""
+    """The result with which the processor completed the process."""
     def __init__(
         self,
         *,

@@ -194,8 +194,8 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Terminate(self, request, context):
-        """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
-        state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+        """Ends a process for a reason: it becomes finished, from any other status, and keeps its record: history,
+        state, tasks. Its waiting and held tasks are cancelled, and callers get PROCESS_FINISHED. A running
         step loses its lease: its processor is notified, and its outcome is not saved. A job that the
         process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
         with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
@@ -205,18 +205,18 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
-        on as if the task had not come. A running task loses its lease: its processor is notified over the
-        stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
-        the record of the task says so, and the task keeps its idempotency key. By type, also of a running
-        task:
+        """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process
+        continues as if the task had not been requested. A running task loses its lease: its processor is notified over the
+        stream, or by the cancellation of the call, and its outcome is not saved. The processor may have acted:
+        the record of the task says so, and the task keeps its idempotency key. Types of tasks with other
+        effects, whether they wait or run:
         init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
-        timeout    The process has no timer any more.
+        timeout    This timer is gone; the other timers of the process continue.
         repair     The process stays in error.
-        join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
-        ends the job.
-        The task that broke its process, and waits or runs again, leaves the process in error, with what is
-        held, and keeps its idempotency key, whatever its type.
+        join       The recovery of jobs adds it again about a minute later; JobService.CancelJob ends the
+        job.
+        If the task broke its process and is being retried, whatever its type, the process stays in error,
+        its held tasks stay held, and the task keeps its idempotency key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,10 +245,10 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AwaitProcess(self, request, context):
-        """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
-        PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
-        process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
-        the namespace.
+        """Waits until a process has completed, within the deadline, and returns its result. If the process is
+        terminated or removed, the call fails with PROCESS_TERMINATED or PROCESS_REMOVED. Unless
+        until_finished is set, it fails with PROCESS_FAILED as soon as the process is in error and neither a
+        repair nor a retry is under way. It counts as a waiting caller of the namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -101,25 +101,25 @@ class ProcessServiceStub:
     step is refused; waiting callers get PROCESS_REMOVED.
     """
     Terminate: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.TerminateRequest, _process_service_pb2.TerminateResponse]
-    """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
-    state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+    """Ends a process for a reason: it becomes finished, from any other status, and keeps its record: history,
+    state, tasks. Its waiting and held tasks are cancelled, and callers get PROCESS_FINISHED. A running
     step loses its lease: its processor is notified, and its outcome is not saved. A job that the
     process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
     with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
     """
     Cancel: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]
-    """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
-    on as if the task had not come. A running task loses its lease: its processor is notified over the
-    stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
-    the record of the task says so, and the task keeps its idempotency key. By type, also of a running
-    task:
+    """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process
+    continues as if the task had not been requested. A running task loses its lease: its processor is notified over the
+    stream, or by the cancellation of the call, and its outcome is not saved. The processor may have acted:
+    the record of the task says so, and the task keeps its idempotency key. Types of tasks with other
+    effects, whether they wait or run:
       init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
-      timeout    The process has no timer any more.
+      timeout    This timer is gone; the other timers of the process continue.
       repair     The process stays in error.
-      join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
-                 ends the job.
-    The task that broke its process, and waits or runs again, leaves the process in error, with what is
-    held, and keeps its idempotency key, whatever its type.
+      join       The recovery of jobs adds it again about a minute later; JobService.CancelJob ends the
+                 job.
+    If the task broke its process and is being retried, whatever its type, the process stays in error,
+    its held tasks stay held, and the task keeps its idempotency key.
     """
     Trace: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args, response,
@@ -130,10 +130,10 @@ class ProcessServiceStub:
     AwaitTask: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]
     """Waits for a task, and ends as the request that created it would have ended."""
     AwaitProcess: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]
-    """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
-    PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
-    process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
-    the namespace.
+    """Waits until a process has completed, within the deadline, and returns its result. If the process is
+    terminated or removed, the call fails with PROCESS_TERMINATED or PROCESS_REMOVED. Unless
+    until_finished is set, it fails with PROCESS_FAILED as soon as the process is in error and neither a
+    repair nor a retry is under way. It counts as a waiting caller of the namespace.
     """
     Session: _grpc.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]
     """Start, Call, Notify, Repair and Get, many in a frame, answered in any order. It is for clients with
@@ -179,25 +179,25 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     step is refused; waiting callers get PROCESS_REMOVED.
     """
     Terminate: _aio.UnaryUnaryMultiCallable[_process_service_pb2.TerminateRequest, _process_service_pb2.TerminateResponse]  # type: ignore[assignment]
-    """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
-    state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+    """Ends a process for a reason: it becomes finished, from any other status, and keeps its record: history,
+    state, tasks. Its waiting and held tasks are cancelled, and callers get PROCESS_FINISHED. A running
     step loses its lease: its processor is notified, and its outcome is not saved. A job that the
     process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
     with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]  # type: ignore[assignment]
-    """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
-    on as if the task had not come. A running task loses its lease: its processor is notified over the
-    stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
-    the record of the task says so, and the task keeps its idempotency key. By type, also of a running
-    task:
+    """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process
+    continues as if the task had not been requested. A running task loses its lease: its processor is notified over the
+    stream, or by the cancellation of the call, and its outcome is not saved. The processor may have acted:
+    the record of the task says so, and the task keeps its idempotency key. Types of tasks with other
+    effects, whether they wait or run:
       init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
-      timeout    The process has no timer any more.
+      timeout    This timer is gone; the other timers of the process continue.
       repair     The process stays in error.
-      join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
-                 ends the job.
-    The task that broke its process, and waits or runs again, leaves the process in error, with what is
-    held, and keeps its idempotency key, whatever its type.
+      join       The recovery of jobs adds it again about a minute later; JobService.CancelJob ends the
+                 job.
+    If the task broke its process and is being retried, whatever its type, the process stays in error,
+    its held tasks stay held, and the task keeps its idempotency key.
     """
     Trace: _aio.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]  # type: ignore[assignment]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args, response,
@@ -208,10 +208,10 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     AwaitTask: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]  # type: ignore[assignment]
     """Waits for a task, and ends as the request that created it would have ended."""
     AwaitProcess: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]  # type: ignore[assignment]
-    """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
-    PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
-    process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
-    the namespace.
+    """Waits until a process has completed, within the deadline, and returns its result. If the process is
+    terminated or removed, the call fails with PROCESS_TERMINATED or PROCESS_REMOVED. Unless
+    until_finished is set, it fails with PROCESS_FAILED as soon as the process is in error and neither a
+    repair nor a retry is under way. It counts as a waiting caller of the namespace.
     """
     Session: _aio.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]  # type: ignore[assignment]
     """Start, Call, Notify, Repair and Get, many in a frame, answered in any order. It is for clients with
@@ -314,8 +314,8 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _process_service_pb2.TerminateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.TerminateResponse, _abc.Awaitable[_process_service_pb2.TerminateResponse]]:
-        """Ends a process in any status but finished as finished, for a reason, and keeps its record: history,
-        state, tasks. What waits or is held on it is cancelled, and callers get PROCESS_FINISHED. A running
+        """Ends a process for a reason: it becomes finished, from any other status, and keeps its record: history,
+        state, tasks. Its waiting and held tasks are cancelled, and callers get PROCESS_FINISHED. A running
         step loses its lease: its processor is notified, and its outcome is not saved. A job that the
         process leads is cancelled, as by JobService.CancelJob; the node that it carries out in a job fails
         with the reason PROCESS_TERMINATED. Get and List show the reason as the detail of the process.
@@ -327,18 +327,18 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _process_service_pb2.CancelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.CancelResponse, _abc.Awaitable[_process_service_pb2.CancelResponse]]:
-        """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process goes
-        on as if the task had not come. A running task loses its lease: its processor is notified over the
-        stream, or by the cancellation of the call, and its outcome is not saved; since it may have acted,
-        the record of the task says so, and the task keeps its idempotency key. By type, also of a running
-        task:
+        """Cancels a task that has not ended. Callers waiting for it get TASK_CANCELLED, and the process
+        continues as if the task had not been requested. A running task loses its lease: its processor is notified over the
+        stream, or by the cancellation of the call, and its outcome is not saved. The processor may have acted:
+        the record of the task says so, and the task keeps its idempotency key. Types of tasks with other
+        effects, whether they wait or run:
           init       The process is deleted; callers get PROCESS_REMOVED. Its node in a job fails.
-          timeout    The process has no timer any more.
+          timeout    This timer is gone; the other timers of the process continue.
           repair     The process stays in error.
-          join       It is added again by the recovery of jobs, about a minute later; JobService.CancelJob
-                     ends the job.
-        The task that broke its process, and waits or runs again, leaves the process in error, with what is
-        held, and keeps its idempotency key, whatever its type.
+          join       The recovery of jobs adds it again about a minute later; JobService.CancelJob ends the
+                     job.
+        If the task broke its process and is being retried, whatever its type, the process stays in error,
+        its held tasks stay held, and the task keeps its idempotency key.
         """
 
     @_abc_1.abstractmethod
@@ -373,10 +373,10 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _process_service_pb2.AwaitProcessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.AwaitProcessResponse, _abc.Awaitable[_process_service_pb2.AwaitProcessResponse]]:
-        """Waits for the end of a process, within the deadline, and returns its result. Otherwise it ends with
-        PROCESS_TERMINATED, PROCESS_REMOVED, or, unless until_finished is set, PROCESS_FAILED as soon as the
-        process is in error and neither a repair nor a retry is under way. It counts as a waiting caller of
-        the namespace.
+        """Waits until a process has completed, within the deadline, and returns its result. If the process is
+        terminated or removed, the call fails with PROCESS_TERMINATED or PROCESS_REMOVED. Unless
+        until_finished is set, it fails with PROCESS_FAILED as soon as the process is in error and neither a
+        repair nor a retry is under way. It counts as a waiting caller of the namespace.
         """
 
     @_abc_1.abstractmethod

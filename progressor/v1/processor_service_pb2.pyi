@@ -94,7 +94,7 @@ class ProcessStreamRequest(_message.Message):
 
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepCallResult]:
-        """Results of calls, in any order."""
+        """Results of StepCalls, in any order."""
 
     def __init__(
         self,
@@ -154,7 +154,9 @@ class ProcessStreamResponse(_message.Message):
 
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepCall]:
-        """What running steps ask of the engine. A processor that is asked by unary calls uses StepService."""
+        """Requests of running steps to the engine. A processor that gets its steps by unary calls uses
+        StepService instead.
+        """
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ Global___ProcessStreamResponse: _TypeAlias = ProcessStreamResponse  # noqa: Y015
 
 @_typing.final
 class StepCall(_message.Message):
-    """The same as an RPC of StepService, for a step of this stream."""
+    """A request of a running step of this stream; it has the effect of an RPC of StepService."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -586,9 +588,9 @@ class ProcessResponse(_message.Message):
     response: _builtins.bytes
     """The response to the caller."""
     state_version: _builtins.int
-    """The version of aux_state, 1 or more, stored with it and sent back in Process.state_version. 0, or
-    absent with an aux_state: none. Only together with aux_state. A processor that gets a state of a
-    newer version than it knows answers ABORTED with the reason STATE_TOO_NEW.
+    """The version of aux_state, 1 or more, which is stored with it and sent back in
+    Process.state_version. 0: aux_state has no version. Only together with aux_state. A processor that
+    gets a state of a newer version than it knows answers ABORTED with the reason STATE_TOO_NEW.
     """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.NewEvent]:
@@ -600,7 +602,7 @@ class ProcessResponse(_message.Message):
 
     @_builtins.property
     def set_timer(self) -> _types_pb2.SetTimer:
-        """Replaces it."""
+        """Sets or replaces it."""
 
     @_builtins.property
     def unset_timer(self) -> Global___UnsetTimer:
@@ -636,7 +638,7 @@ class ProcessResponse(_message.Message):
 
     @_builtins.property
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerChange]:
-        """What happens to timers with names, at most one change for each. Other timers continue."""
+        """Changes of named timers, at most one for each name. Other timers continue."""
 
     def __init__(
         self,
@@ -692,7 +694,7 @@ Global___UnsetTimer: _TypeAlias = UnsetTimer  # noqa: Y015
 
 @_typing.final
 class TimerChange(_message.Message):
-    """A change of a timer with a name."""
+    """A change of a named timer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -703,7 +705,7 @@ class TimerChange(_message.Message):
     """1 to 64 bytes."""
     @_builtins.property
     def set(self) -> _types_pb2.SetTimer:
-        """Replaces the timer of this name."""
+        """Sets or replaces the timer with this name."""
 
     @_builtins.property
     def unset(self) -> Global___UnsetTimer:

@@ -54,7 +54,7 @@ class _OverlapPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overlap
     """It starts anyway."""
     OVERLAP_POLICY_CANCEL_PREVIOUS: _OverlapPolicy.ValueType  # 4
     """It cancels the earlier ones and starts. A job is cancelled. A process goes into error with detail
-    SCHEDULE_CANCELLED, and the settlement of its running step is refused. A call is cancelled, also while it
+    SCHEDULE_CANCELLED, and the settlement of its running step is refused. A call is cancelled, even while it
     runs. Not for a backfill.
     """
 
@@ -76,7 +76,7 @@ OVERLAP_POLICY_ALLOW: OverlapPolicy.ValueType  # 3
 """It starts anyway."""
 OVERLAP_POLICY_CANCEL_PREVIOUS: OverlapPolicy.ValueType  # 4
 """It cancels the earlier ones and starts. A job is cancelled. A process goes into error with detail
-SCHEDULE_CANCELLED, and the settlement of its running step is refused. A call is cancelled, also while it
+SCHEDULE_CANCELLED, and the settlement of its running step is refused. A call is cancelled, even while it
 runs. Not for a backfill.
 """
 Global___OverlapPolicy: _TypeAlias = OverlapPolicy  # noqa: Y015

@@ -52,8 +52,8 @@ class StepServiceServicer(object):
     def Remember(self, request, context):
         """Stores a memo: the result of a part of a step that must not be done twice. It is durable when this
         returns, while the rest of the step is saved with its response. Later attempts of the task get it
-        in ProcessorTask.memos. Memos are deleted when their task ends; if it breaks its process, when the
-        process comes back or ends. At most 256 per task, of 16 MiB in all. Safe to repeat.
+        in ProcessorTask.memos. Memos are deleted when their task ends; if the task broke its process, when
+        the process is no longer in error. At most 256 per task, 16 MiB in all. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -372,7 +372,7 @@ class Process(_message.Message):
     result: _builtins.bytes
     """The result that `complete` gave, once the process is finished."""
     state_version: _builtins.int
-    """The version of aux_state, as the processor gave it (ProcessResponse.state_version). 0: none."""
+    """The version of aux_state, as set by the processor (ProcessResponse.state_version). 0: none."""
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
         """A JSON object that List can filter by. Each step that sets it replaces it."""
@@ -638,8 +638,8 @@ Global___GateHolder: _TypeAlias = GateHolder  # noqa: Y015
 
 @_typing.final
 class SetTimer(_message.Message):
-    """A timer to be set. A process has at most 32 timers, each with a name of its own, of which one can be
-    empty; a new one replaces that of its name. The earliest runs first; of those that are due at the same
+    """A timer to be set. A process has at most 32 timers, with different names, of which one can be
+    empty; a new one replaces the timer of the same name. The earliest runs first; of those that are due at the same
     instant, the one that was set first.
     """
 

@@ -445,7 +445,7 @@ async def result(
     /,
     *,
     until_finished: Annotated[
-        bool, option("Wait on while the process is in error, instead of failing.")
+        bool, option("Keep waiting while the process is in error, instead of failing.")
     ] = False,
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:

@@ -389,7 +389,7 @@ class Processes(Resource[Connection]):
         Args:
             process_id: The id of the process.
             type: The type that the codec decodes the result to.
-            until_finished: Wait on while the process is in error, in case it is brought back.
+            until_finished: Keep waiting while the process is in error, since it may be repaired.
                 False: raise ProcessFailedError as soon as it is in error.
             options: See `RequestOptions`.
 

@@ -214,7 +214,7 @@ class Metrics:
     messages_delivered: Counter = _counter(
         "progressor_messages_delivered", "{message}",
         "Messages of steps that were admitted by their receivers, by the namespace of the sender. "
-        "kind: start, notify, call, reply. Label held: yes, by a receiver in error.",
+        "kind: start, notify, call, reply. held: yes if the receiver is in error.",
         "namespace", "kind", "held",
     )
     messages_refused: Counter = _counter(
