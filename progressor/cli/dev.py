@@ -28,8 +28,15 @@ from progressor.example.nine import NineScenario
 from progressor.example.order import namespace, orders
 from progressor.example.order_scenario import OrderScenario
 from progressor.example.rollout import RolloutScenario
-from progressor.example.scenario import Scenario, ScenarioError, explaining, register
-from progressor.sdk import BYTES, Client, NamespaceConfig, Processor
+from progressor.example.scenario import (
+    Scenario,
+    ScenarioError,
+    explaining,
+    namespace_of,
+    register,
+)
+from progressor.example.warehouse import warehouses
+from progressor.sdk import BYTES, Client, Processor, running
 from progressor.sdk.processor.server import BIND_DEFAULT
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config
@@ -105,8 +112,7 @@ async def _show(engine: Engine, *, console: Console, once: bool, scenario: Scena
         console.print(Text(f"metrics at {engine.metrics_url}"))
     await _until_serving(engine, console=console, once=once)
     address = reachable(engine.addresses[0])
-    async with contextlib.AsyncExitStack() as stack:
-        target = await stack.enter_async_context(_serving(scenario.processor))
+    async with _serving(scenario.processor, *scenario.others) as target:
         config = scenario.namespace(target)
         async with Client(address, namespace=config.name, timeout=_TIMEOUT_SECONDS) as client:
             console.print(Text(f"processor at {target}"))
@@ -114,7 +120,7 @@ async def _show(engine: Engine, *, console: Console, once: bool, scenario: Scena
             with explaining("register its namespace"):
                 await register(client, config)
                 for other in scenario.others:
-                    await register(client, await stack.enter_async_context(_other(other)))
+                    await register(client, namespace_of(other, target))
             left = await scenario.play(client)
         async with Client(address, namespace=config.name, codec=BYTES) as client:
             for process_id in left[:_TRACES_SHOWN]:
@@ -153,34 +159,28 @@ async def _until_serving(engine: Engine, *, console: Console, once: bool) -> Non
 
 
 @contextlib.asynccontextmanager
-async def _serving(processor: Processor[Any]) -> AsyncIterator[str]:
+async def _serving(*processors: Processor[Any]) -> AsyncIterator[str]:
     async with contextlib.AsyncExitStack() as stack:
         try:
-            target = await stack.enter_async_context(processor.running(BIND_DEFAULT))
+            target = await stack.enter_async_context(running(*processors, bind=BIND_DEFAULT))
         except RuntimeError:
             # The port is in use. It is preferred because processes of an earlier run find their
             # processor there even before the namespace is updated.
-            target = await stack.enter_async_context(processor.running("127.0.0.1:0"))
+            target = await stack.enter_async_context(running(*processors, bind="127.0.0.1:0"))
         yield target
-
-
-@contextlib.asynccontextmanager
-async def _other(processor: Processor[Any]) -> AsyncIterator[NamespaceConfig]:
-    async with processor.running("127.0.0.1:0") as target:
-        yield NamespaceConfig(name=processor.name, processor_targets=(target,))
 
 
 def example_processor(
     *,
     bind: Annotated[str, option("Where to listen: host:port or unix:/path.")] = BIND_DEFAULT,
     engine: Annotated[
-        str | None, option("An engine in which to create or update the namespace.")
+        str | None, option("An engine in which to create or update the namespaces.")
     ] = None,
     target: Annotated[
         str | None, option("The address at which engines reach it, if not that of --bind.")
     ] = None,
 ) -> None:
-    """Run the processor of the example's namespace, orders, until SIGTERM or SIGINT."""
+    """Run the processors of the namespaces orders and warehouse until SIGTERM or SIGINT."""
     check_address("--bind", bind, port_min=0)
     for name, address in {"--engine": engine, "--target": target}.items():
         if address is not None:
@@ -191,7 +191,7 @@ def example_processor(
 
 async def _serve_orders(bind: str, engine: str | None, target: str | None) -> None:
     try:
-        async with orders.running(bind) as address:
+        async with running(orders, warehouses, bind=bind) as address:
             _log.info("processor serves", extra={"address": address})
             if engine is not None:
                 await _register(engine, target or address)
@@ -206,6 +206,7 @@ async def _register(engine: str, target: str) -> None:
         while True:
             try:
                 await register(client, namespace(target))
+                await register(client, namespace_of(warehouses, target))
             except errors.ProgressorError as error:
                 if exit_code_for(error) not in {ExitCode.UNAVAILABLE, ExitCode.DEADLINE}:
                     raise

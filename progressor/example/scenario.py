@@ -41,6 +41,11 @@ def explaining(step: str) -> Iterator[None]:
         raise ScenarioError(step, f"{error} ({error.reason})") from error
 
 
+def namespace_of(processor: Processor[Any], target: str) -> NamespaceConfig:
+    """Return the namespace of a processor, which has its name."""
+    return NamespaceConfig(name=processor.name, processor_targets=(target,))
+
+
 class Scenario(abc.ABC):
     """One run of an example, printed as it happens; `run` makes the ids of its processes unique."""
 
@@ -52,7 +57,7 @@ class Scenario(abc.ABC):
 
     processor: Processor[Any]
     others: ClassVar[tuple[Processor[Any], ...]] = ()
-    """Processors of further namespaces, which have their names."""
+    """Processors of further namespaces, at the same address."""
 
     _client: Client
 
@@ -61,7 +66,7 @@ class Scenario(abc.ABC):
 
     def namespace(self, processor_target: str) -> NamespaceConfig:
         """Return the namespace of the example."""
-        return NamespaceConfig(name=self.processor.name, processor_targets=(processor_target,))
+        return namespace_of(self.processor, processor_target)
 
     async def play(self, client: Client) -> tuple[str, ...]:
         """Run the scenario, which takes seconds; return ids of processes that remain.

@@ -1,7 +1,7 @@
 """Warehouses, which orders ask by a message to pick their items.
 
 They are processes of another namespace, with a processor of their own: an order neither knows
-where that runs, nor waits for it.
+where that is served, nor waits for it.
 """
 
 import msgspec

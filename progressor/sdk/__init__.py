@@ -144,13 +144,13 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     from progressor.sdk.values.namespaces import (
         NamespaceConfig as NamespaceConfig, OnError as OnError, ZombiePolicy as ZombiePolicy,
     )
-    from progressor.sdk.values.replies import MessageReply as MessageReply
+    from progressor.sdk.values.replies import MessageReply as MessageReply, TaskError as TaskError
     from progressor.sdk.values.processes import (
         Event as Event, GateWait as GateWait, NewEvent as NewEvent, NewTimer as NewTimer,
         OrderWait as OrderWait,
         Process as Process, ProcessStatus as ProcessStatus, Receipt as Receipt, Reply as Reply,
         Retried as Retried, SimpleRepaired as SimpleRepaired, Snapshot as Snapshot,
-        TaskError as TaskError, TaskReply as TaskReply, TaskStatus as TaskStatus,
+        TaskReply as TaskReply, TaskStatus as TaskStatus,
         TaskTrace as TaskTrace, TaskType as TaskType, Timer as Timer, Trace as Trace,
         Wait as Wait, WaitCause as WaitCause,
     )
@@ -208,10 +208,10 @@ _MODULES = {
     "progressor.sdk.values.namespaces": "NamespaceConfig OnError ZombiePolicy",
     "progressor.sdk.values.processes": """
         Event GateWait NewEvent NewTimer OrderWait Process ProcessStatus Receipt Reply
-        Retried SimpleRepaired Snapshot TaskError TaskReply TaskStatus TaskTrace TaskType Timer
+        Retried SimpleRepaired Snapshot TaskReply TaskStatus TaskTrace TaskType Timer
         Trace Wait WaitCause
     """,
-    "progressor.sdk.values.replies": "MessageReply",
+    "progressor.sdk.values.replies": "MessageReply TaskError",
 }
 """The public names by the module that defines them."""
 

@@ -12,6 +12,7 @@ from progressor.domain.gates.constraint import Order, Version
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.message import RefusedMessage
+from progressor.domain.processes.task import TaskType
 from progressor.domain.views import why
 from progressor.domain.views.process import (
     HistoryPage,
@@ -36,6 +37,7 @@ from progressor.domain.views.wait import (
 from progressor.v1 import messages_pb2, types_pb2
 from progressor.v1 import process_service_pb2 as pb
 from progressor.wire import processes as process_wire
+from progressor.wire.messages import fill_reply
 from progressor.wire.nodes import CONSTRAINTS, TASK_ERROR
 from progressor.wire.shapes import UNSENT, Field, Shape
 
@@ -204,6 +206,9 @@ def trace_to_wire(traces: Sequence[TaskTrace], *, page_size: int) -> pb.TraceRes
 
 def _fill_trace(message: pb.TaskTrace, trace: TaskTrace) -> None:
     _TRACE.write(trace, message)
+    if trace.task_type is TaskType.REPLY and trace.args:
+        fill_reply(message.reply, trace.args)
+        message.ClearField("args")
     # Only of a task that has a page for itself: others are left out when they have as much.
     del message.events[_fitting(message.events, message.ByteSize() - RESPONSE_BYTES_MAX) :]
 

@@ -15,6 +15,7 @@ A task with constraints also shows what it waited for: ``⧗ 2.10 s for its gate
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import grpc
 from rich.table import Table
@@ -23,6 +24,7 @@ from rich.text import Text
 from progressor.cli.output import one_line, payload_text, status_text
 from progressor.sdk.values.constraints import TimeSpent
 from progressor.sdk.values.processes import TaskStatus, TaskTrace
+from progressor.sdk.values.replies import MessageReply
 
 _EVENTS_SHOWN = 20
 _SHOWN_MIN = dt.timedelta(milliseconds=1)
@@ -39,7 +41,8 @@ def timeline(tasks: Sequence[TaskTrace]) -> Table:
     for task in sorted(tasks, key=_place):
         headline = Text.assemble(status_text(task.status), "  ", (_spent(task), "dim"))
         since = f"+{_span(_place(task) - tasks[0].created_at)}"
-        name = f" {task.timer_name}" if task.timer_name else ""
+        name = task.timer_name or (task.reply.name if task.reply else "")
+        name = f" {name}" if name else ""
         title = Text.assemble((task.type, "bold"), f"{name} #{task.task_id}")
         shown.add_row(since, title, headline)
         for line in _beneath(task):
@@ -78,8 +81,8 @@ def _spent(task: TaskTrace) -> str:
 def _beneath(task: TaskTrace) -> Iterator[Text]:
     if task.spent is not None:
         yield Text(f"⧗ {_parts(task.spent) or 'waited for nothing'}", style="dim")
-    if task.args:
-        yield Text(f"→ {payload_text(task.args)}")
+    if task.args or task.reply:
+        yield Text(f"→ {_answer(task.reply) if task.reply else payload_text(task.args)}")
     for event in task.events[:_EVENTS_SHOWN]:
         yield Text.assemble((f"· {event.event_id} ", "cyan"), payload_text(event.payload))
     if len(task.events) > _EVENTS_SHOWN:
@@ -93,6 +96,13 @@ def _beneath(task: TaskTrace) -> Iterator[Text]:
         code = _CODE_NAMES.get(task.error.code, str(task.error.code))
         words = " ".join(part for part in (code, task.error.reason) if part)
         yield Text(f"✗ {words}: {one_line(task.error.message)}", style="red")
+
+
+def _answer(reply: MessageReply[Any]) -> str:
+    who = f"{one_line(f'{reply.namespace} {reply.process_id}')}, {reply.kind} of #{reply.task_id}"
+    if reply.error is None:
+        return f"{who}: {payload_text(reply.response)}"
+    return f"{who}: ✗ {reply.error.reason}: {one_line(reply.error.message)}"
 
 
 def _parts(spent: TimeSpent) -> str:

@@ -42,7 +42,8 @@ from progressor.sdk.transport.connection import BlockingConnection, Connection
 from progressor.sdk.transport.exchange import Exchange, Listing, nothing
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
 from progressor.sdk.values.graph import Graph, graph_from_wire, nodes_to_wire
-from progressor.sdk.values.processes import RANGE, TaskError
+from progressor.sdk.values.processes import RANGE
+from progressor.sdk.values.replies import TaskError
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.wire.shapes import Field, OneOf, Shape
 

@@ -14,7 +14,7 @@ from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
 from progressor.sdk.testing.link import RehearsedLink
 from progressor.sdk.values.messages import SentMessage
-from progressor.sdk.values.processes import TaskError
+from progressor.sdk.values.replies import TaskError
 from progressor.v1 import messages_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from progressor.domain.jobs.roles import NodeCounts
 from progressor.sdk.values.jobs import NodeState
-from progressor.sdk.values.processes import TaskError
+from progressor.sdk.values.replies import TaskError
 from progressor.v1 import nodes_pb2
 
 WINDOW = 512

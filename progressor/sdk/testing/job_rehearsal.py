@@ -41,7 +41,8 @@ from progressor.sdk.values.graph import (
 )
 from progressor.sdk.values.jobs import JobState, NodeOutcome, NodeState
 from progressor.sdk.values.namespaces import NamespaceConfig, policy_from_wire
-from progressor.sdk.values.processes import ProcessStatus, TaskError, TaskType
+from progressor.sdk.values.processes import ProcessStatus, TaskType
+from progressor.sdk.values.replies import TaskError
 from progressor.v1 import nodes_pb2
 
 DEPTH_MAX = 20

@@ -4,7 +4,8 @@ import dataclasses
 import datetime as dt
 
 from progressor.sdk.codec.codecs import Payload
-from progressor.sdk.values.processes import TaskError, TaskType
+from progressor.sdk.values.processes import TaskType
+from progressor.sdk.values.replies import TaskError
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

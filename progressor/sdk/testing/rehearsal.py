@@ -49,10 +49,10 @@ from progressor.sdk.values.processes import (
     Event,
     ProcessStatus,
     Reply,
-    TaskError,
     TaskType,
     read_event,
 )
+from progressor.sdk.values.replies import TaskError
 from progressor.v1 import messages_pb2, nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.processes import TASK_TYPE_TO_WIRE

@@ -16,7 +16,7 @@ from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import WireEnum, payload
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
-from progressor.sdk.values.processes import TaskError
+from progressor.sdk.values.replies import TaskError
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.wire.shapes import UNSENT, Field, Shape

@@ -26,6 +26,7 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints, GateHolder, Order, TimeSpent
 from progressor.sdk.values.messages import REFUSED_MESSAGE, RefusedMessage
+from progressor.sdk.values.replies import MessageReply, TaskError, read_reply_if_any
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.wire.shapes import Field, Shape, enum_numbers
@@ -85,15 +86,6 @@ class WaitCause(WireEnum):
     GATE = "gate"
     PROCESS_FAILED = "process_failed"
     PROCESSOR_UNREACHABLE = "processor_unreachable"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskError:
-    """The error of a failed or rejected task; ``code`` is a gRPC status code."""
-
-    code: int
-    reason: str
-    message: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +316,7 @@ class TaskTrace:
 
     ``spent``: how its time was spent, if it had constraints and has ended. ``replica_id``: the
     replica that runs it or ran it last; None: it has never run. ``refused_messages``: those of its
-    step that could not be delivered.
+    step that could not be delivered. ``reply``: what a task of type reply brings, without args.
     """
 
     task_id: int
@@ -346,6 +338,7 @@ class TaskTrace:
     replica_id: int | None = None
     refused_messages: tuple[RefusedMessage, ...] = ()
     timer_name: str = ""
+    reply: MessageReply[Payload] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,6 +457,7 @@ _TASK_TRACE = Shape(
     events=_events("events"),
     constraints=CONSTRAINTS,
     refused_messages=REFUSED_MESSAGE,
+    reply=Field(read=lambda message, _path, typed: read_reply_if_any(message, typed.codec)),
 )
 
 _TASK_REPLY: Shape[TaskReply[Any], pb.AwaitTaskResponse] = Shape(
@@ -479,7 +473,6 @@ _SNAPSHOT: Shape[Snapshot[Any], pb.GetResponse] = Shape(
 
 read_wait = _WAIT.read
 read_receipt = Shape(Receipt, pb.NotifyResponse).read  # also of Put and SubmitJob: the same fields
-read_task_error = Shape(TaskError, types.TaskError).read
 read_process = _PROCESS.read
 read_snapshot = _SNAPSHOT.read
 read_task_reply = _TASK_REPLY.read

@@ -5,10 +5,23 @@ from typing import Any, Generic, TypeVar
 
 from progressor.sdk.codec.codecs import Codec, decoded
 from progressor.sdk.values.messages import MessageKind
-from progressor.sdk.values.processes import TaskError, read_task_error
 from progressor.v1 import messages_pb2 as pb
+from progressor.v1 import process_service_pb2, types_pb2
+from progressor.wire.shapes import Shape
 
 Value = TypeVar("Value")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskError:
+    """The error of a failed or rejected task; ``code`` is a gRPC status code."""
+
+    code: int
+    reason: str
+    message: str
+
+
+_ERROR = Shape(TaskError, types_pb2.TaskError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +55,13 @@ def read_reply(message: pb.MessageReply, codec: Codec, kind: Any) -> MessageRepl
         task_id=message.task_id,
         number=message.number,
         response=None if is_error else decoded(codec, message.response, kind),
-        error=read_task_error(message.error) if is_error else None,
+        error=_ERROR.read(message.error) if is_error else None,
         rejected=message.rejected,
     )
+
+
+def read_reply_if_any(
+    message: process_service_pb2.TaskTrace, codec: Codec
+) -> MessageReply[Any] | None:
+    """Return what a task has brought if it is a reply; raise what the codec raises."""
+    return read_reply(message.reply, codec, Any) if message.HasField("reply") else None

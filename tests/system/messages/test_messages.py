@@ -151,6 +151,7 @@ class Answers:
         self.shop: Processor[Any] = Processor(shop)
         self.warehouse: Processor[Any] = Processor(warehouse)
         self.got: asyncio.Queue[tuple[str, sdk.MessageReply[Any]]] = asyncio.Queue()
+        self.replies: list[sdk.MessageReply[Any]] = []
         self.shop.init(self.ask)
         self.shop.reply("picked")(self.picked)
         self.shop.reply(self.other)
@@ -179,6 +180,7 @@ class Answers:
     async def receive(self, count: int) -> list[tuple[Any, ...]]:
         async with asyncio.timeout(PATIENCE_SECONDS):
             got = [await self.got.get() for _ in range(count)]
+        self.replies = sorted((reply for _, reply in got), key=lambda reply: reply.number)
         return sorted(
             (reply.number, handler, reply.kind, reply.process_id, reply.response,
              reply.error and reply.error.reason, reply.rejected)
@@ -214,6 +216,9 @@ async def test_replies_reach_the_handlers_of_their_names(replica: Replica) -> No
             (6, "picked", "start", "w", None, "PROCESS_ALREADY_EXISTS", False),
             (7, "other", "call", "new", "end", None, False),
         ]
+        _, *tasks = (await shop.trace("order")).tasks
+        traced = sorted((it.reply for it in tasks if it.reply), key=lambda reply: reply.number)
+        assert (traced, {it.args for it in tasks}) == (parts.replies, {None})
         await shop.start("second", [["start", "short", None, "picked"]])
         await replica.points.wait("settled", key=process_key(warehouse.namespace, "short"))
         await warehouse.remove("short")

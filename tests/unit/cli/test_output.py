@@ -31,7 +31,9 @@ from progressor.cli.output import (
 )
 from progressor.cli.processes.timeline import timeline
 from progressor.sdk.values.constraints import TimeSpent
+from progressor.sdk.values.messages import MessageKind
 from progressor.sdk.values.processes import TaskStatus, TaskTrace, TaskType
+from progressor.sdk.values.replies import MessageReply, TaskError
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
@@ -176,6 +178,12 @@ def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[bold]no[/bold]" in capsys.readouterr().err
 
 
+_REPLY = MessageReply(
+    name="picked", kind=MessageKind.CALL, namespace="warehouse", process_id="north", task_id=7,
+    number=1, response=b'{"from":"north"}',
+)  # fmt: skip
+
+
 def _task(**fields: object) -> TaskTrace:
     task = TaskTrace(
         task_id=1,
@@ -231,6 +239,16 @@ def _shown(*tasks: TaskTrace) -> str:
             "⧗ 60.00 s for its instant, 1.00 s for its order, 2.00 s for its process, 3.00 s for a",
         ),
         (_spent(running=0.0009), "⧗ waited for nothing"),
+        (_task(reply=_REPLY), "timeout picked #1"),
+        (_task(reply=_REPLY), '→ warehouse north, call of #7: {"from":"north"}'),
+        (
+            _task(
+                reply=dataclasses.replace(
+                    _REPLY, error=TaskError(code=9, reason="EMPTY", message="no tea")
+                )
+            ),
+            "→ warehouse north, call of #7: ✗ EMPTY: no tea",
+        ),
     ],
 )
 def test_a_timeline_tells_how_long_a_task_took_and_where_its_time_went(
