@@ -39,6 +39,13 @@ class RetryPolicy:
     elapsed_max: dt.timedelta | None = None
     non_retryable_reasons: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("initial_interval", "interval_max", "elapsed_max"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, dt.timedelta):
+                message = f"{name} must be a timedelta, got {value!r}"
+                raise TypeError(message)
+
 
 def next_delay(
     policy: RetryPolicy,

@@ -55,14 +55,20 @@ def check_options(options: Mapping[str, object], known: type, function: str) -> 
             raise TypeError(problem)
 
 
-def timedelta_of(duration: Seconds) -> dt.timedelta:
-    """Return a duration as a timedelta."""
-    return duration if isinstance(duration, dt.timedelta) else dt.timedelta(seconds=duration)
+def timedelta_of(duration: Seconds, field: str = "a duration") -> dt.timedelta:
+    """Return a duration as a timedelta; raise TypeError or ValueError, which name the field."""
+    if isinstance(duration, dt.timedelta):
+        return duration
+    try:
+        return dt.timedelta(seconds=duration)
+    except (TypeError, ValueError, OverflowError) as error:
+        message = f"{field} must be seconds or a timedelta, got {duration!r}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from error
 
 
-def duration_to_wire(duration: Seconds) -> Duration:
+def duration_to_wire(duration: Seconds, field: str = "a duration") -> Duration:
     """Return a duration as a message, to the microsecond."""
-    return fields.timedelta_to_duration(timedelta_of(duration))
+    return fields.timedelta_to_duration(timedelta_of(duration, field))
 
 
 def duration_from_wire(message: Duration) -> dt.timedelta:
@@ -153,5 +159,9 @@ def _converted(convert: Callable[[Any], Any]) -> Callable[[str], Field]:
 
 metadata = _converted(object_to_wire)
 instant = _converted(instant_to_wire)
-duration = _converted(duration_to_wire)
-"""Describe a field with a JSON object, an aware instant, and a duration in seconds or timedelta."""
+"""Describe a field with a JSON object, and one with an aware instant."""
+
+
+def duration(name: str) -> Field:
+    """Describe a field with a duration, in seconds or a timedelta."""
+    return _converted(lambda value: duration_to_wire(value, name))(name)

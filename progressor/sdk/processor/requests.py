@@ -70,7 +70,7 @@ class StepRequests:
 
     async def extend(self, by: Seconds) -> dt.datetime:
         """Move the deadline of the step, and return it."""
-        seconds = timedelta_of(by)
+        seconds = timedelta_of(by, "step.extend: `seconds`")
         if seconds <= dt.timedelta(0):
             message = (
                 f"step.extend: must be greater than 0 seconds, got {seconds.total_seconds():g}"
@@ -251,7 +251,7 @@ class BlockingRequests:
 
 
 def _interval(every: Seconds) -> dt.timedelta:
-    interval = timedelta_of(every)
+    interval = timedelta_of(every, "step.keep_alive: `every`")
     if interval <= dt.timedelta(0):
         message = f"step.keep_alive: `every` must be greater than 0, got {interval}"
         raise ValueError(message)

@@ -54,7 +54,10 @@ _WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN, TaskType.REPLY})
 
 
 def check_timer_name(name: str) -> None:
-    """Raise ValueError for a name that a timer cannot have."""
+    """Raise ValueError for a name that a timer cannot have, TypeError for what is no text."""
+    if not isinstance(name, str):
+        problem = f"the name of a timer must be a str, got {name!r}; a delay is `after=`"
+        raise TypeError(problem)
     faults = "; ".join(id_faults(name, TIMER_NAME_BYTES_MAX))
     if faults:
         message = f"the name of a timer {faults}: {name[:TIMER_NAME_BYTES_MAX]!r}"
@@ -349,7 +352,7 @@ class Step(Generic[State]):
             constraints=constraints,
         )
         message = timer_to_wire(timer, self._codec)
-        if name:
+        if name != "":
             self._change_timer(name, set=message)
         else:
             self._response.set_timer.CopyFrom(message)

@@ -1,22 +1,26 @@
 """Reads what a processor answers, and the history: what is recorded, what goes with a task."""
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
 import grpc
 
+from progressor import errors
 from progressor.domain.processes import task as domain
-from progressor.domain.processes.intent import Failed, Rejected
+from progressor.domain.processes.intent import TIMERS_MAX, Failed, Rejected
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
 from progressor.sdk.testing.link import RehearsedLink
+from progressor.sdk.testing.timers import timer_changes
 from progressor.sdk.values.messages import SentMessage
+from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.replies import TaskError
 from progressor.v1 import messages_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.wire import fields, messages, processes
 
 _CODES = {status_number(it): it for it in grpc.StatusCode}
 _WITHOUT_CALLER = {domain.TaskType.TIMEOUT, domain.TaskType.JOIN, domain.TaskType.REPLY}
@@ -55,6 +59,49 @@ def refusal_of(
             )
         case _:
             return None
+
+
+def invalid_answer(
+    response: pb.ProcessResponse, config: NamespaceConfig, timers: Collection[str]
+) -> Failed | None:
+    """Return how the engine refuses an answer of a process with these timers; None: it accepts it.
+
+    Graphs are checked where they are started.
+    """
+    try:
+        _check_answer(response, config.name, config.payload_bytes_max)
+        _check_timers(response, timers)
+    except errors.InvalidRequestError as error:
+        return Failed(
+            code=status_number(grpc.StatusCode.INTERNAL),
+            reason="INVALID_ANSWER",
+            message=str(error),
+            retryable=False,
+        )
+    return None
+
+
+def _check_answer(response: pb.ProcessResponse, namespace: str, bytes_max: int) -> None:
+    fields.check_payload(response.response, "response", bytes_max)
+    fields.check_payload(response.aux_state, "aux_state", bytes_max)
+    fields.check_payload(response.complete.result, "complete.result", bytes_max)
+    fields.struct_to_mapping(response.metadata, "metadata")
+    for index, event in enumerate(response.events):
+        processes.new_event_from_wire(event, f"events[{index}]", bytes_max)
+    if response.HasField("set_timer"):
+        processes.set_timer_from_wire(response.set_timer, "set_timer", bytes_max)
+    for index, change in enumerate(response.timers):
+        if change.HasField("set"):
+            processes.set_timer_from_wire(change.set, f"timers[{index}].set", bytes_max)
+    messages.messages_from_wire(response.messages, namespace=namespace, payload_bytes_max=bytes_max)
+
+
+def _check_timers(response: pb.ProcessResponse, timers: Collection[str]) -> None:
+    changes = timer_changes(response)
+    is_over = response.WhichOneof("action") in {"remove", "complete"}
+    count = len({*timers} - changes.keys()) + sum(it is not None for it in changes.values())
+    if response.timers and not is_over and count > TIMERS_MAX:
+        fields.refuse("timers", f"the process would have more than {TIMERS_MAX} timers")
 
 
 def in_range(

@@ -34,6 +34,7 @@ from progressor.sdk.processor.step import State
 from progressor.sdk.testing.answers import (
     InlineExecutor,
     in_range,
+    invalid_answer,
     recorded,
     refusal_of,
     reply_to,
@@ -614,6 +615,7 @@ class Rehearsal(Generic[State]):
             request = self._request(task, process)
             response = await self._processor.answer(request, InlineExecutor(link), link)
             refusal = refusal_of(response, task.task_type)
+            refusal = refusal or invalid_answer(response, self._config, self._timers)
             if refusal is None:
                 await self._save(process, task, response)
                 return

@@ -20,6 +20,7 @@ from progressor.sdk import (
     Processor,
     ProcessStatus,
     Reject,
+    RetryPolicy,
     Step,
     TaskType,
 )
@@ -497,3 +498,24 @@ def test_a_step_sends_at_most_a_hundred_messages() -> None:
 
     with pytest.raises(ValueError, match="at most 100 messages"):
         step.notify("b")
+
+
+NUMBER: Any = 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda step: step.set_timer(5), "must be a str, got 5; a delay is `after=`"),
+        (lambda step: step.set_timer(0), "must be a str, got 0"),
+        (lambda step: step.set_timer(after=float("nan")), "^after must be seconds .*, got nan"),
+        (lambda step: step.set_timer(step_timeout="1"), "^step_timeout must be seconds"),
+        (lambda step: step.set_timer(after=1e300), "^after must be seconds or a timedelta"),
+        (lambda _: RetryPolicy(initial_interval=NUMBER), "^initial_interval must be a timedelta"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_field(
+    change: Callable[[Step[Any]], None], expected: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=expected):
+        change(a_step()[0])

@@ -434,3 +434,40 @@ async def test_blocking_requests_in_an_async_handler_are_refused_as_by_the_engin
 
     with pytest.raises(errors.ProcessFailedError, match="is for plain handlers"):
         await Rehearsal(processor).start()
+
+
+def _more_timers(step: Step[Any]) -> None:
+    for number in range(32):
+        step.set_timer(f"{step.type} {number}")
+
+
+LARGE = "x" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("handler", "field"),
+    [
+        (lambda _: LARGE, "response"),
+        (lambda step: step.emit(LARGE), r"events\[0\].payload"),
+        (lambda step: step.complete(LARGE), "complete.result"),
+        (lambda step: setattr(step, "state", LARGE), "aux_state"),
+        (lambda step: step.notify("x", LARGE), r"messages\[0\].args"),
+        (lambda step: step.set_timer(after=-5), "set_timer.after"),
+        (lambda step: step.set_timer("x", after=10**12), r"timers\[0\].set.after"),
+        (lambda step: step.set_timer("x", step_timeout=0), r"timers\[0\].set.step_timeout"),
+        (_more_timers, "timers: the process would have more than 32 timers"),
+    ],
+)
+async def test_an_answer_that_the_engine_refuses_breaks_the_process_at_once(
+    handler: Handler, field: str
+) -> None:
+    processor: Processor[Any] = Processor("orders")
+    processor.init(lambda step: step.set_timer("one more", after=60))
+    processor.call(handler)
+    rehearsal = Rehearsal(processor)
+    await rehearsal.start()
+
+    with pytest.raises(errors.ProcessFailedError, match=f": {field}") as caught:
+        await rehearsal.call()
+
+    assert (caught.value.failure_reason, rehearsal.steps[-1].attempt_count) == ("INVALID_ANSWER", 1)
