@@ -4,8 +4,10 @@ isort:skip_file
 Requests of a running step to the engine, for processors that get their steps by unary calls. On a
 ProcessStream, a processor sends frames (StepCall) instead.
 
-Any replica serves these requests. A request names the lease of its step by task_id and token. Once
-the engine has given up the step, the request fails with LEASE_LOST and changes nothing.
+Any replica serves these requests. A request names the lease of its step by task_id and token. Besides
+INVALID_REQUEST and the errors of every service (see ProcessService) they fail with
+
+  ABORTED              LEASE_LOST: the engine has given up the step; nothing is changed
 """
 
 from google.protobuf import descriptor as _descriptor

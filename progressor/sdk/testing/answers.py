@@ -1,7 +1,7 @@
 """Reads what a processor answers, and the history: what is recorded, what goes with a task."""
 
 import datetime as dt
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -62,7 +62,7 @@ def refusal_of(
 
 
 def invalid_answer(
-    response: pb.ProcessResponse, config: NamespaceConfig, timers: Collection[str]
+    response: pb.ProcessResponse, config: NamespaceConfig, timers: Sequence[str]
 ) -> Failed | None:
     """Return how the engine refuses an answer of a process with these timers; None: it accepts it.
 
@@ -96,7 +96,7 @@ def _check_answer(response: pb.ProcessResponse, namespace: str, bytes_max: int) 
     messages.messages_from_wire(response.messages, namespace=namespace, payload_bytes_max=bytes_max)
 
 
-def _check_timers(response: pb.ProcessResponse, timers: Collection[str]) -> None:
+def _check_timers(response: pb.ProcessResponse, timers: Sequence[str]) -> None:
     changes = timer_changes(response)
     is_over = response.WhichOneof("action") in {"remove", "complete"}
     count = len({*timers} - changes.keys()) + sum(it is not None for it in changes.values())

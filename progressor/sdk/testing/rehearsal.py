@@ -615,7 +615,7 @@ class Rehearsal(Generic[State]):
             request = self._request(task, process)
             response = await self._processor.answer(request, InlineExecutor(link), link)
             refusal = refusal_of(response, task.task_type)
-            refusal = refusal or invalid_answer(response, self._config, self._timers)
+            refusal = refusal or invalid_answer(response, self._config, (*self._timers,))
             if refusal is None:
                 await self._save(process, task, response)
                 return
