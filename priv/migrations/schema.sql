@@ -353,6 +353,7 @@ CREATE TABLE progressor.processes (
     awaited_by bigint[],
     has_named_timers boolean NOT NULL DEFAULT false,
     has_reply_requests boolean NOT NULL DEFAULT false,
+    has_asked boolean NOT NULL DEFAULT false,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
@@ -434,6 +435,7 @@ CREATE TABLE progressor.reply_requests (
     sender_init_id bigint NOT NULL,
     sender_task_id bigint NOT NULL,
     number integer NOT NULL,
+    sent_at timestamp with time zone NOT NULL DEFAULT now(),
     CONSTRAINT reply_requests_pkey PRIMARY KEY (slot, namespace, process_id, task_id)
 );
 
@@ -676,6 +678,8 @@ CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace C
 CREATE INDEX replies_by_creation ON progressor.replies USING btree (created_at);
 
 CREATE INDEX replies_by_idempotency_key ON progressor.replies USING btree (namespace, process_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE INDEX reply_requests_awaited ON progressor.reply_requests USING btree (sender_slot, sender_namespace, sender_id, sender_init_id, sender_task_id, number);
 
 CREATE INDEX schedule_due ON progressor.schedule USING btree (namespace, due_at) WHERE ((status = 'waiting'::progressor.task_status) AND (due_at IS NOT NULL));
 

@@ -138,8 +138,9 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         NodeOutcome as NodeOutcome, NodeState as NodeState,
     )
     from progressor.sdk.values.messages import (
-        MessageKind as MessageKind, MessageOptions as MessageOptions,
-        RefusedMessage as RefusedMessage, SentMessage as SentMessage,
+        AwaitedReply as AwaitedReply, MessageKind as MessageKind,
+        MessageOptions as MessageOptions, RefusedMessage as RefusedMessage,
+        SentMessage as SentMessage,
     )
     from progressor.sdk.values.namespaces import (
         NamespaceConfig as NamespaceConfig, OnError as OnError, ZombiePolicy as ZombiePolicy,
@@ -204,7 +205,9 @@ _MODULES = {
     "progressor.sdk.values.jobs": """
         Job JobCancelledError JobFailedError JobRetried JobState JobView Node NodeOutcome NodeState
     """,
-    "progressor.sdk.values.messages": "MessageKind MessageOptions RefusedMessage SentMessage",
+    "progressor.sdk.values.messages": """
+        AwaitedReply MessageKind MessageOptions RefusedMessage SentMessage
+    """,
     "progressor.sdk.values.namespaces": "NamespaceConfig OnError ZombiePolicy",
     "progressor.sdk.values.processes": """
         Event GateWait NewEvent NewTimer OrderWait Process ProcessStatus Receipt Reply

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from progressor.v1 import types_pb2 as progressor_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cprogressor/v1/messages.proto\x12\rprogressor.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x19progressor/v1/types.proto\"\x81\x01\n\x0eRefusedMessage\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.progressor.v1.MessageKind\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x12\n\nprocess_id\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\xdb\x02\n\x07Message\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.progressor.v1.MessageKind\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x04 \x01(\x0c\x12\x41\n\x0e\x63\x61ller_context\x18\x05 \x03(\x0b\x32).progressor.v1.Message.CallerContextEntry\x12/\n\x0b\x63onstraints\x18\x06 \x01(\x0b\x32\x1a.progressor.v1.Constraints\x12)\n\x08metadata\x18\x07 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\x05reply\x18\x08 \x01(\tH\x00\x88\x01\x01\x1a\x34\n\x12\x43\x61llerContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06_reply\"\xea\x01\n\x0cMessageReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.progressor.v1.MessageKind\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x12\n\nprocess_id\x18\x04 \x01(\t\x12\x0f\n\x07task_id\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\x05\x12\x12\n\x08response\x18\x07 \x01(\x0cH\x00\x12)\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x18.progressor.v1.TaskErrorH\x00\x12\x10\n\x08rejected\x18\t \x01(\x08\x42\t\n\x07outcome*s\n\x0bMessageKind\x12\x1c\n\x18MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12MESSAGE_KIND_START\x10\x01\x12\x17\n\x13MESSAGE_KIND_NOTIFY\x10\x02\x12\x15\n\x11MESSAGE_KIND_CALL\x10\x03\x42L\n\rprogressor.v1B\rMessagesProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cprogressor/v1/messages.proto\x12\rprogressor.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19progressor/v1/types.proto\"\x81\x01\n\x0eRefusedMessage\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.progressor.v1.MessageKind\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x12\n\nprocess_id\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\xdb\x02\n\x07Message\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.progressor.v1.MessageKind\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x04 \x01(\x0c\x12\x41\n\x0e\x63\x61ller_context\x18\x05 \x03(\x0b\x32).progressor.v1.Message.CallerContextEntry\x12/\n\x0b\x63onstraints\x18\x06 \x01(\x0b\x32\x1a.progressor.v1.Constraints\x12)\n\x08metadata\x18\x07 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\x05reply\x18\x08 \x01(\tH\x00\x88\x01\x01\x1a\x34\n\x12\x43\x61llerContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06_reply\"\xea\x01\n\x0cMessageReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.progressor.v1.MessageKind\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x12\n\nprocess_id\x18\x04 \x01(\t\x12\x0f\n\x07task_id\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\x05\x12\x12\n\x08response\x18\x07 \x01(\x0cH\x00\x12)\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x18.progressor.v1.TaskErrorH\x00\x12\x10\n\x08rejected\x18\t \x01(\x08\x42\t\n\x07outcome\"\x85\x02\n\x0c\x41waitedReply\x12\r\n\x05reply\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.progressor.v1.MessageKind\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x12\n\nprocess_id\x18\x04 \x01(\t\x12\x0f\n\x07task_id\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\x05\x12+\n\x07sent_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1d\n\x10receiver_task_id\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0b\x65xplanation\x18\t \x01(\tB\x13\n\x11_receiver_task_id*s\n\x0bMessageKind\x12\x1c\n\x18MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12MESSAGE_KIND_START\x10\x01\x12\x17\n\x13MESSAGE_KIND_NOTIFY\x10\x02\x12\x15\n\x11MESSAGE_KIND_CALL\x10\x03\x42L\n\rprogressor.v1B\rMessagesProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,14 +37,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\rprogressor.v1B\rMessagesProtoP\001Z\032progressor/v1;progressorv1\252\002\rProgressor.V1'
   _globals['_MESSAGE_CALLERCONTEXTENTRY']._loaded_options = None
   _globals['_MESSAGE_CALLERCONTEXTENTRY']._serialized_options = b'8\001'
-  _globals['_MESSAGEKIND']._serialized_start=823
-  _globals['_MESSAGEKIND']._serialized_end=938
-  _globals['_REFUSEDMESSAGE']._serialized_start=105
-  _globals['_REFUSEDMESSAGE']._serialized_end=234
-  _globals['_MESSAGE']._serialized_start=237
-  _globals['_MESSAGE']._serialized_end=584
-  _globals['_MESSAGE_CALLERCONTEXTENTRY']._serialized_start=522
-  _globals['_MESSAGE_CALLERCONTEXTENTRY']._serialized_end=574
-  _globals['_MESSAGEREPLY']._serialized_start=587
-  _globals['_MESSAGEREPLY']._serialized_end=821
+  _globals['_MESSAGEKIND']._serialized_start=1120
+  _globals['_MESSAGEKIND']._serialized_end=1235
+  _globals['_REFUSEDMESSAGE']._serialized_start=138
+  _globals['_REFUSEDMESSAGE']._serialized_end=267
+  _globals['_MESSAGE']._serialized_start=270
+  _globals['_MESSAGE']._serialized_end=617
+  _globals['_MESSAGE_CALLERCONTEXTENTRY']._serialized_start=555
+  _globals['_MESSAGE_CALLERCONTEXTENTRY']._serialized_end=607
+  _globals['_MESSAGEREPLY']._serialized_start=620
+  _globals['_MESSAGEREPLY']._serialized_end=854
+  _globals['_AWAITEDREPLY']._serialized_start=857
+  _globals['_AWAITEDREPLY']._serialized_end=1118
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from progressor.v1 import types_pb2 as _types_pb2
@@ -228,3 +229,62 @@ class MessageReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___MessageReply: _TypeAlias = MessageReply  # noqa: Y015
+
+@_typing.final
+class AwaitedReply(_message.Message):
+    """A reply to a message that has not come yet, as Get shows it of the process that waits for it, and of
+    the one that has to answer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    SENT_AT_FIELD_NUMBER: _builtins.int
+    RECEIVER_TASK_ID_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
+    reply: _builtins.str
+    """As in `Message.reply`."""
+    kind: Global___MessageKind.ValueType
+    namespace: _builtins.str
+    """The namespace of the other process: of the receiver of the message, or of its sender."""
+    process_id: _builtins.str
+    """The id of that process."""
+    task_id: _builtins.int
+    """The task of the step that sent the message."""
+    number: _builtins.int
+    """The place of the message in that step, from 1."""
+    receiver_task_id: _builtins.int
+    """The task of the receiver that the message became; of a start, the init task. Absent: the message was
+    not delivered yet.
+    """
+    explanation: _builtins.str
+    """All of this in a sentence for people, as Wait.explanation."""
+    @_builtins.property
+    def sent_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        reply: _builtins.str = ...,
+        kind: Global___MessageKind.ValueType = ...,
+        namespace: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+        task_id: _builtins.int = ...,
+        number: _builtins.int = ...,
+        sent_at: _timestamp_pb2.Timestamp | None = ...,
+        receiver_task_id: _builtins.int | None = ...,
+        explanation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_receiver_task_id", b"_receiver_task_id", "receiver_task_id", b"receiver_task_id", "sent_at", b"sent_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_receiver_task_id", b"_receiver_task_id", "explanation", b"explanation", "kind", b"kind", "namespace", b"namespace", "number", b"number", "process_id", b"process_id", "receiver_task_id", b"receiver_task_id", "reply", b"reply", "sent_at", b"sent_at", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__receiver_task_id: _TypeAlias = _typing.Literal["receiver_task_id"]  # noqa: Y015
+    _WhichOneofArgType__receiver_task_id: _TypeAlias = _typing.Literal["_receiver_task_id", b"_receiver_task_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__receiver_task_id) -> _WhichOneofReturnType__receiver_task_id | None: ...
+
+Global___AwaitedReply: _TypeAlias = AwaitedReply  # noqa: Y015

@@ -584,6 +584,8 @@ class GetResponse(_message.Message):
     EXPLANATION_FIELD_NUMBER: _builtins.int
     JOB_ROLE_FIELD_NUMBER: _builtins.int
     LATER_TIMERS_FIELD_NUMBER: _builtins.int
+    AWAITED_REPLIES_FIELD_NUMBER: _builtins.int
+    REQUESTED_REPLIES_FIELD_NUMBER: _builtins.int
     next_after: _builtins.int
     """If the range has more events than fit into a message: the `after` to continue with."""
     explanation: _builtins.str
@@ -612,6 +614,16 @@ class GetResponse(_message.Message):
     def later_timers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Timer]:
         """Its other timers, the earliest first."""
 
+    @_builtins.property
+    def awaited_replies(self) -> _containers.RepeatedCompositeFieldContainer[_messages_pb2.AwaitedReply]:
+        """The replies that it waits for, in the order in which their messages were sent. At most the first 100."""
+
+    @_builtins.property
+    def requested_replies(self) -> _containers.RepeatedCompositeFieldContainer[_messages_pb2.AwaitedReply]:
+        """The replies that other processes wait for: to messages that became tasks of this process, or that
+        started it. At most the first 100.
+        """
+
     def __init__(
         self,
         *,
@@ -623,10 +635,12 @@ class GetResponse(_message.Message):
         explanation: _builtins.str = ...,
         job_role: Global___JobRole | None = ...,
         later_timers: _abc.Iterable[_types_pb2.Timer] | None = ...,
+        awaited_replies: _abc.Iterable[_messages_pb2.AwaitedReply] | None = ...,
+        requested_replies: _abc.Iterable[_messages_pb2.AwaitedReply] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "explanation", b"explanation", "history", b"history", "job_role", b"job_role", "later_timers", b"later_timers", "next_after", b"next_after", "process", b"process", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "awaited_replies", b"awaited_replies", "explanation", b"explanation", "history", b"history", "job_role", b"job_role", "later_timers", b"later_timers", "next_after", b"next_after", "process", b"process", "requested_replies", b"requested_replies", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
     _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015

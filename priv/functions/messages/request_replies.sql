@@ -7,10 +7,11 @@ AS $$
 BEGIN
     INSERT INTO reply_requests (
         slot, namespace, process_id, task_id, kind, reply, sender_slot, sender_namespace, sender_id,
-        sender_init_id, sender_task_id, number
+        sender_init_id, sender_task_id, number, sent_at
     )
     SELECT m.receiver_slot, m.receiver_namespace, m.receiver_id, p_task_id[m.ordinality], m.kind,
-        m.reply, m.slot, m.namespace, m.process_id, m.init_task_id, m.task_id, m.number
+        m.reply, m.slot, m.namespace, m.process_id, m.init_task_id, m.task_id, m.number,
+        m.created_at
     FROM unnest(p_messages) WITH ORDINALITY AS m;
 
     UPDATE processes p

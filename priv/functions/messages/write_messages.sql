@@ -50,5 +50,16 @@ BEGIN
         CROSS JOIN LATERAL find_process(r.slot, r.namespace, r.process_id) p
         ORDER BY m.place
     ) s;
+
+    UPDATE processes p
+    SET has_asked = true
+    FROM (
+        SELECT DISTINCT m.item
+        FROM unnest(m_item, m_reply) AS m (item, reply)
+        WHERE m.reply IS NOT NULL
+    ) m
+    WHERE (p.slot, p.namespace, p.process_id)
+            = (p_slot[m.item], p_namespace[m.item], p_process_id[m.item])
+        AND NOT p.has_asked;
 END;
 $$;

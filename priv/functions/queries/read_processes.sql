@@ -5,6 +5,7 @@
 -- only is_whole = false is returned; a range of more than p_events_max events is left out, and one with more than
 -- p_event_bytes_max is truncated. event_count is the number of events in the range. The waits of a process that is
 -- gated or has had named timers come from read_waits, and only such a one has `timers`: all of them, with their names.
+-- Only one that has asked for replies, or is asked for some, has `replies`, as read_replies returns them.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that exists, with the number of its item, from 1.
 CREATE FUNCTION read_processes(
@@ -28,7 +29,7 @@ RETURNS TABLE (
     timer_task_id bigint, timer_task_type task_type, timer_status task_status, timer_due_at timestamptz,
     waits json, event_count bigint, event_ids bigint[], occurred_at timestamptz[],
     payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[],
-    job_role json, state_version integer, timers json
+    job_role json, state_version integer, timers json, replies json
 )
 STABLE
 BY INDEX
@@ -74,7 +75,10 @@ BEGIN
             JOIN tasks t
                 ON (t.slot, t.namespace, t.process_id, t.task_id)
                     = (i.slot, i.namespace, i.process_id, k.task_id)
-        ) END
+        ) END,
+        CASE WHEN p.is_whole AND p.status <> 'finished' AND (p.has_asked OR p.has_reply_requests)
+            THEN read_replies(p_waits_max, i.slot, i.namespace, i.process_id, p.init_task_id)
+        END
     FROM unnest(p_slot, p_namespace, p_process_id, p_after, p_limit, p_backward)
         WITH ORDINALITY
         AS i (slot, namespace, process_id, after, wanted, backward, number)

@@ -15,10 +15,12 @@ from progressor.domain.processes.message import RefusedMessage
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views import why
 from progressor.domain.views.process import (
+    AwaitedReply,
     HistoryPage,
     Listed,
     ProcessPage,
     ProcessView,
+    Replies,
     TaskTrace,
     Timer,
     place_of,
@@ -56,6 +58,10 @@ WAITS_MAX = 100
 WAITS_BYTES_MAX = 512 * 1024
 """Bytes of waits in one Get. Those of a task with constraints name up to 80 holders of gates."""
 
+REPLIES_BYTES_MAX = 64 * 1024
+"""Of those that a process waits for in one Get, and again of those that are requested of it."""
+
+_AWAITED_REPLY = Shape(AwaitedReply, messages_pb2.AwaitedReply)
 _TIMER = Shape(Timer, types_pb2.Timer, task_type="type")
 _ROLE = Shape(JobRole, pb.JobRole)
 
@@ -156,7 +162,10 @@ def get_to_wire(
     for timer in view.later_timers:
         _TIMER.write(timer, response.later_timers.add())
     _fill_some(response.waits, view.waits[:WAITS_MAX], fill_wait, WAITS_BYTES_MAX)
-    response.explanation = why.explain_process(view.process, view.waits, view.role)
+    response.explanation = why.explain_process(
+        view.process, view.waits, view.role, view.replies.awaited
+    )
+    _fill_replies(response, view.replies)
     if view.role is not None:
         _ROLE.write(view.role, response.job_role)
     if page.next_after is not None:
@@ -169,6 +178,23 @@ def get_to_wire(
         del response.history[kept:]
         response.next_after = response.history[-1].event_id
     return response
+
+
+def _fill_replies(response: pb.GetResponse, replies: Replies) -> None:
+    for messages, found, explain in (
+        (response.awaited_replies, replies.awaited, why.explain_awaited),
+        (response.requested_replies, replies.requested, why.explain_requested),
+    ):
+
+        def fill(
+            message: messages_pb2.AwaitedReply,
+            reply: AwaitedReply,
+            explain: Callable[[AwaitedReply], str] = explain,
+        ) -> None:
+            _AWAITED_REPLY.write(reply, message)
+            message.explanation = explain(reply)
+
+        _fill_some(messages, found, fill, REPLIES_BYTES_MAX)
 
 
 def _fitting(events: Sequence[types_pb2.Event], excess: int) -> int:

@@ -105,7 +105,7 @@ async def get(
     history: HistoryInput = HistoryInput(),
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
-    """Print a process, its history, its timers, and what its tasks wait for."""
+    """Print a process, its history, its timers, what its tasks wait for, and replies to come."""
     async with client_of(options) as client:
         snapshot = await client.get(process_id, history=history.range(), await_init=await_init)
     show(snapshot, *_people(snapshot), as_json=options.json)
@@ -115,17 +115,24 @@ async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOption
     """Explain what a process waits for: first its running or next task, then the tasks behind it.
 
     Prints each unfinished task with the cause of its wait; without such tasks, whether the process
-    needs a repair.
+    needs a repair. Then prints the replies that it waits for, and who waits for its own.
     """
     async with client_of(options) as client:
         snapshot = await client.get(process_id, history=NO_HISTORY)
-    explanations = (snapshot.explanation, *(wait.explanation for wait in snapshot.waits))
+    replies = (*snapshot.awaited_replies, *snapshot.requested_replies)
+    explanations = (
+        snapshot.explanation,
+        *(it.explanation for it in snapshot.waits),
+        *(it.explanation for it in replies),
+    )
     sentences = [*filter(None, explanations)]
     document = {
         "namespace": options.namespace,
         "process_id": process_id,
         "sentences": sentences,
         "waits": snapshot.waits,
+        "awaited_replies": snapshot.awaited_replies,
+        "requested_replies": snapshot.requested_replies,
     }
     show(document, *map(one_line, sentences), as_json=options.json)
 
@@ -223,6 +230,8 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
     ]
     if snapshot.waits:
         shown += ["", table(_WAITS, snapshot.waits)]
+    if replies := (*snapshot.awaited_replies, *snapshot.requested_replies):
+        shown += ["", *(one_line(it.explanation) for it in replies)]
     if snapshot.history:
         shown += ["", table(_EVENTS, snapshot.history)]
     if snapshot.next_after is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
-from progressor.domain.processes.message import RefusedMessage
+from progressor.domain.processes.message import MessageKind, RefusedMessage
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views.wait import Cause, TimeSpent, Wait
@@ -25,6 +25,32 @@ class Timer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedReply:
+    """A reply that has not come yet; the process named is the other one.
+
+    ``task_id`` and ``number`` are those of the message, ``receiver_task_id`` is the task that it
+    became; None: it was not delivered yet.
+    """
+
+    reply: str
+    kind: MessageKind
+    namespace: str
+    process_id: str
+    task_id: int
+    number: int
+    sent_at: dt.datetime
+    receiver_task_id: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Replies:
+    """The replies that a process waits for, and those that others wait for from it."""
+
+    awaited: tuple[AwaitedReply, ...] = ()
+    requested: tuple[AwaitedReply, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """A process as Get shows it, without its history. ``role`` None: it has no part in jobs.
 
@@ -36,6 +62,7 @@ class ProcessView:
     waits: tuple[Wait, ...]
     role: JobRole | None = None
     later_timers: tuple[Timer, ...] = ()
+    replies: Replies = Replies()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

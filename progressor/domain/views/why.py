@@ -16,9 +16,11 @@ from typing import assert_never
 
 from progressor.domain.gates.constraint import GatedState
 from progressor.domain.jobs.roles import JobRole
+from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.process import AwaitedReply
 from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.domain.views.wait import (
     BehindTask,
@@ -63,7 +65,34 @@ def explain(wait: Wait) -> str:
     return f"Task {wait.task_id} ({wait.task_type}{name}) {_predicate(wait.cause, wait)}{besides}"
 
 
-def explain_process(process: Process, found: Sequence[Wait], role: JobRole | None = None) -> str:
+def explain_awaited(awaited: AwaitedReply) -> str:
+    """Return which reply a process waits for, as the sender of the message."""
+    receiver = f"{awaited.namespace}/{awaited.process_id}"
+    delivered = "" if awaited.receiver_task_id is not None else ", and not delivered yet"
+    return (
+        f"The process waits for the reply {awaited.reply!r} of {receiver} "
+        f"({awaited.kind}, sent by task {awaited.task_id} at {_at(awaited.sent_at)}{delivered})."
+    )
+
+
+def explain_requested(requested: AwaitedReply) -> str:
+    """Return who waits for a reply of a process, as the receiver of the message."""
+    sender = f"{requested.namespace}/{requested.process_id}"
+    what = f"answer of task {requested.receiver_task_id}"
+    if requested.kind is MessageKind.START:
+        what = "end of the process"
+    return (
+        f"Process {sender} waits for the {what} "
+        f"({requested.kind}, sent by its task {requested.task_id} at {_at(requested.sent_at)})."
+    )
+
+
+def explain_process(
+    process: Process,
+    found: Sequence[Wait],
+    role: JobRole | None = None,
+    awaited: Sequence[AwaitedReply] = (),
+) -> str:
     """Return what a process waits for that is not a wait of a task; "" where the tasks tell all."""
     match process.status:
         case ProcessStatus.INIT | ProcessStatus.RUNNING:
@@ -71,7 +100,7 @@ def explain_process(process: Process, found: Sequence[Wait], role: JobRole | Non
             if led is not None and led.unfinished_count:
                 count = f"{led.unfinished_count} of the {led.node_count} nodes"
                 return f"The process leads a job, and waits for {count} of it."
-            return "" if found else "The process waits for nothing: it has no task and no timer."
+            return "" if found else _idle(awaited)
         case ProcessStatus.ERROR:
             since, detail = _at(process.status_changed_at), _quoted(process.detail or "no detail")
             by = "" if process.corrupted_by is None else f" by task {process.corrupted_by}"
@@ -91,6 +120,12 @@ def explain_process(process: Process, found: Sequence[Wait], role: JobRole | Non
             return f"{ended}; it waits for nothing."
         case _:
             assert_never(process.status)
+
+
+def _idle(awaited: Sequence[AwaitedReply]) -> str:
+    if awaited:
+        return "The process has no task and no timer; it waits for replies to its messages."
+    return "The process waits for nothing: it has no task and no timer."
 
 
 def _with_before(

@@ -1,6 +1,7 @@
 """Messages that a step sends to processes."""
 
 import dataclasses
+import datetime as dt
 from collections.abc import Mapping
 from typing import TypedDict
 
@@ -32,6 +33,31 @@ class RefusedMessage:
 
 
 REFUSED_MESSAGE = Shape(RefusedMessage, pb.RefusedMessage)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedReply:
+    """A reply to a message that has not come yet.
+
+    ``namespace`` and ``process_id`` name the other process: the receiver of the message in
+    `Snapshot.awaited_replies`, its sender in `Snapshot.requested_replies`. ``task_id``: the task
+    whose step sent the message. ``number``: the message's place in the step, from 1.
+    ``receiver_task_id``: the task of the receiver that the message became; None: it was not
+    delivered yet. ``explanation`` says everything in words.
+    """
+
+    reply: str
+    kind: MessageKind
+    namespace: str
+    process_id: str
+    task_id: int
+    number: int
+    sent_at: dt.datetime
+    receiver_task_id: int | None
+    explanation: str
+
+
+AWAITED_REPLY = Shape(AwaitedReply, pb.AwaitedReply)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,12 @@ from progressor.sdk.codec.wire import (
     payload,
 )
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints, GateHolder, Order, TimeSpent
-from progressor.sdk.values.messages import REFUSED_MESSAGE, RefusedMessage
+from progressor.sdk.values.messages import (
+    AWAITED_REPLY,
+    REFUSED_MESSAGE,
+    AwaitedReply,
+    RefusedMessage,
+)
 from progressor.sdk.values.replies import MessageReply, TaskError, read_reply_if_any
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -241,7 +246,8 @@ class Snapshot(Generic[Decoded]):
     ``timer``: the earliest; ``later_timers``: the others, by their instants. ``explanation``: what
     the process itself waits for, such as a repair. ``next_after``: the `HistoryRange.after` of the
     next page, if the range has more events than fit into a message. ``job_role``: its role in jobs;
-    None: it has none.
+    None: it has none. ``awaited_replies``: the first 100 that it waits for. ``requested_replies``:
+    the first 100 that other processes wait for.
     """
 
     process: Process[Decoded]
@@ -252,6 +258,8 @@ class Snapshot(Generic[Decoded]):
     explanation: str
     job_role: JobRole | None = None
     later_timers: tuple[Timer, ...] = ()
+    awaited_replies: tuple[AwaitedReply, ...] = ()
+    requested_replies: tuple[AwaitedReply, ...] = ()
 
     @property
     def timers(self) -> dict[str, Timer]:
@@ -468,7 +476,13 @@ _TASK_REPLY: Shape[TaskReply[Any], pb.AwaitTaskResponse] = Shape(
     ),
 )
 _SNAPSHOT: Shape[Snapshot[Any], pb.GetResponse] = Shape(
-    Snapshot, pb.GetResponse, process=_PROCESS, history=_events("history"), waits=_WAIT
+    Snapshot,
+    pb.GetResponse,
+    process=_PROCESS,
+    history=_events("history"),
+    waits=_WAIT,
+    awaited_replies=AWAITED_REPLY,
+    requested_replies=AWAITED_REPLY,
 )
 
 read_wait = _WAIT.read

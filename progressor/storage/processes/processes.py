@@ -16,7 +16,7 @@ from progressor.domain.processes.event import NO_HISTORY, Direction, Event, Hist
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskError
 from progressor.domain.views import why
-from progressor.domain.views.process import HistoryPage, ProcessView, Timer
+from progressor.domain.views.process import HistoryPage, ProcessView, Replies, Timer
 from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.commit.group_read import GroupRead
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -49,6 +49,7 @@ BATCH_EVENT_BYTES_MAX = 64 * 1024
 _NO_BOUND = 2**31 - 1
 _NO_EVENTS = HistoryPage(events=(), next_after=None)
 _NO_ROLE = JobRole(led=None, followed=None)
+_NO_REPLIES = Replies()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class _ProcessRow(NamedTuple):
     task_ids: list[int]
     job_role: JobRole | None
     timers: tuple[Timer, ...]
+    replies: Replies | None
     row: Sequence[Any]
 
     def page(self, wanted: HistoryRange) -> HistoryPage | None:
@@ -197,6 +199,7 @@ class Processes:
             waits=(await self._whys(key.namespace))(tasks) if tasks else (),
             # The job of a follower may be gone.
             role=None if row.job_role == _NO_ROLE else row.job_role,
+            replies=row.replies or _NO_REPLIES,
         )
 
     async def _whys(self, namespace: str) -> Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]:

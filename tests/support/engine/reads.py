@@ -11,7 +11,7 @@ import pytest
 from progressor.cli.main import main
 from progressor.sdk import Client, Process, ReplicaState, TaskTrace, Wait, WaitCause
 from tests.support.engine.points import eventually
-from tests.support.engine.replica import Env
+from tests.support.engine.replica import Env, Replica
 
 _PAUSE_SECONDS = 0.05
 
@@ -68,8 +68,15 @@ async def named(
 
 
 async def said(env: Env, process_id: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return await explained(env.replica, env.namespace, process_id, capfd)
+
+
+async def explained(
+    replica: Replica, namespace: str, process_id: str, capfd: pytest.CaptureFixture[str]
+) -> list[str]:
+    """Return the lines that `progressor why` prints."""
     capfd.readouterr()
-    arguments = ["why", "-n", env.namespace, process_id, "--address", env.replica.address]
+    arguments = ["why", "-n", namespace, process_id, "--address", replica.address]
     assert await asyncio.to_thread(main, arguments) == 0
     return capfd.readouterr().out.splitlines()
 

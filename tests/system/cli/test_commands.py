@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.cli.main import main
-from progressor.v1 import namespace_service_pb2, process_service_pb2, types_pb2
+from progressor.v1 import messages_pb2, namespace_service_pb2, process_service_pb2, types_pb2
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.api.scripted_engine import Cli, ScriptedEngine
 
@@ -205,6 +205,38 @@ def test_why_prints_the_chain_in_sentences(engine: ScriptedEngine, cli: Cli) -> 
         "Task 3 (call) runs [in replica 7].",
         "Task 4 (call) waits behind task 3.",
     ]
+
+
+def test_why_and_get_print_the_replies_that_are_awaited(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["Get"] = process_service_pb2.GetResponse(
+        process=_process(),
+        explanation="No task.",
+        awaited_replies=[
+            messages_pb2.AwaitedReply(
+                reply="picked", kind=messages_pb2.MESSAGE_KIND_CALL, namespace="rw",
+                process_id="w", task_id=7, number=1, sent_at=_at(1), explanation="It waits.",
+            )
+        ],
+        requested_replies=[
+            messages_pb2.AwaitedReply(
+                sent_at=_at(2), receiver_task_id=9, explanation="Waits for it."
+            )
+        ],
+    )  # fmt: skip
+
+    people = cli("get", "order-1").out
+    document = cli("why", "order-1", "--json").document
+
+    assert people.endswith("\n\nIt waits.\nWaits for it.\n")
+    assert cli("why", "order-1").out.splitlines() == ["No task.", "It waits.", "Waits for it."]
+    assert document["awaited_replies"] == [
+        {
+            "reply": "picked", "kind": "call", "namespace": "rw", "process_id": "w", "task_id": 7,
+            "number": 1, "sent_at": "2026-01-31T12:00:01+00:00", "receiver_task_id": None,
+            "explanation": "It waits.",
+        }
+    ]  # fmt: skip
+    assert document["requested_replies"][0]["receiver_task_id"] == 9
 
 
 def test_why_prints_the_fields_beside_the_sentences_in_json(

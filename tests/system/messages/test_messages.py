@@ -12,6 +12,7 @@ from progressor import sdk
 from progressor.domain.processes.process import process_key
 from progressor.sdk import Client, Constraints, Fail, Processor, RefusedMessage, Step
 from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.reads import explained
 from tests.support.engine.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -152,6 +153,7 @@ class Answers:
         self.warehouse: Processor[Any] = Processor(warehouse)
         self.got: asyncio.Queue[tuple[str, sdk.MessageReply[Any]]] = asyncio.Queue()
         self.replies: list[sdk.MessageReply[Any]] = []
+        self.is_broken = False
         self.shop.init(self.ask)
         self.shop.reply("picked")(self.picked)
         self.shop.reply(self.other)
@@ -165,6 +167,8 @@ class Answers:
             send(process_id, args, namespace=self.warehouse.name, reply=reply)
 
     def respond(self, step: Step[Any]) -> object:
+        if self.is_broken:
+            raise Fail("out of order")
         if step.args == "no":
             raise sdk.Reject("not here", reason="EMPTY")
         if step.args == "end":
@@ -226,3 +230,48 @@ async def test_replies_reach_the_handlers_of_their_names(replica: Replica) -> No
             (1, "picked", "start", "short", None, "PROCESS_REMOVED", False)
         ]
         assert replica.points.count("scan_found") == 0
+
+
+async def test_why_names_the_reply_that_a_process_waits_for(
+    replica: Replica, capfd: pytest.CaptureFixture[str]
+) -> None:
+    number = next(_NUMBERS)
+    parts = Answers(f"asking-{number}", f"asked-{number}")
+    async with (
+        sdk.running(parts.shop, parts.warehouse, bind="127.0.0.1:0") as target,
+        replica.namespace(parts.shop.name, target) as shop,
+        replica.namespace(parts.warehouse.name, target) as warehouse,
+    ):
+        await warehouse.start("w")
+        parts.is_broken = True
+        sender = await shop.start("order", [["call", "w", "tea", "picked"]])
+        await replica.points.wait("messages", namespace=shop.namespace, verdict="accepted")
+        await replica.points.wait("settled", 2, key=process_key(warehouse.namespace, "w"))
+        [awaited] = (await shop.get("order")).awaited_replies
+        [requested] = (await warehouse.get("w")).requested_replies
+        asks = await explained(replica, shop.namespace, "order", capfd)
+        answers = await explained(replica, warehouse.namespace, "w", capfd)
+        parts.is_broken = False
+        retried = await warehouse.retry("w")
+        assert await parts.receive(1) == [(1, "picked", "call", "w", "tea", None, False)]
+
+        assert (awaited.task_id, awaited.receiver_task_id) == (sender.task_id, retried.task_id)
+        assert (requested.process_id, requested.reply) == ("order", "picked")
+        assert asks == [
+            "The process has no task and no timer; it waits for replies to its messages.",
+            awaited.explanation,
+        ]
+        assert awaited.explanation.startswith(
+            f"The process waits for the reply 'picked' of {warehouse.namespace}/w "
+            f"(call, sent by task {sender.task_id} at "
+        )
+        assert answers[1:] == [requested.explanation]
+        assert requested.explanation.startswith(
+            f"Process {shop.namespace}/order waits for the answer of task {retried.task_id} (call"
+        )
+        await replica.points.wait("settled", 2, key=process_key(shop.namespace, "order"))
+        for client, process_id in ((shop, "order"), (warehouse, "w")):
+            snapshot = await client.get(process_id)
+            assert (snapshot.awaited_replies, snapshot.requested_replies) == ((), ())
+            [sentence] = await explained(replica, client.namespace, process_id, capfd)
+            assert sentence.startswith("The process waits for nothing")

@@ -8,10 +8,12 @@ import pytest
 
 from progressor.domain.gates.constraint import GatedState, GateHold, Order, Version
 from progressor.domain.gates.gate import GateHolder
+from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views import why
+from progressor.domain.views.process import AwaitedReply
 from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.domain.views.wait import (
     BehindTask,
@@ -551,3 +553,29 @@ def test_a_process_explains_what_none_of_its_tasks_does(
     fields: dict[str, Any], waits: tuple[Wait, ...], sentence: str
 ) -> None:
     assert why.explain_process(make_process(**fields), waits) == sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "task_id", "awaited", "requested"),
+    [
+        (MessageKind.CALL, 9, "(call, sent by task 7 at", "the answer of task 9 (call, sent by"),
+        (MessageKind.START, 9, "(start, sent by task 7 at", "the end of the process (start,"),
+        (MessageKind.NOTIFY, None, ", and not delivered yet).", ""),
+    ],
+)  # fmt: skip
+def test_a_reply_is_explained_to_who_waits_for_it_and_to_who_has_to_answer(
+    kind: MessageKind, task_id: int | None, awaited: str, requested: str
+) -> None:
+    reply = AwaitedReply(
+        reply="picked", kind=kind, namespace="warehouse", process_id="w", task_id=7, number=1,
+        sent_at=NOW, receiver_task_id=task_id,
+    )  # fmt: skip
+
+    sentence = why.explain_awaited(reply)
+    assert sentence.startswith("The process waits for the reply 'picked' of warehouse/w (")
+    assert awaited in sentence
+    assert AT in sentence
+    assert f"Process warehouse/w waits for {requested}" in why.explain_requested(reply)
+    assert why.explain_process(make_process(status=ProcessStatus.RUNNING), (), None, (reply,)) == (
+        "The process has no task and no timer; it waits for replies to its messages."
+    )

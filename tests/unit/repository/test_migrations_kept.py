@@ -41,6 +41,7 @@ CHECKSUMS = {
     "0026_pre_reply.sql": "a19bb4c3bcb37b51",
     "0027_pre_reply_requests.sql": "44e46b0f3aa94276",
     "0028_pre_due_requests.sql": "777142c3c85fdf81",
+    "0029_pre_awaited_replies.sql": "923819f67400eab9",
 }
 
 

@@ -14,14 +14,17 @@ from progressor.api.processes import responses
 from progressor.api.processes.responses import fill_wait
 from progressor.domain.gates.constraint import GateHold, Order, Version
 from progressor.domain.gates.gate import GateHolder
+from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views import why
 from progressor.domain.views.process import (
+    AwaitedReply,
     HistoryPage,
     Listed,
     ProcessPage,
     ProcessView,
+    Replies,
     place_of,
 )
 from progressor.domain.views.wait import (
@@ -135,6 +138,23 @@ def test_a_get_of_many_waits_is_cut_to_what_a_client_can_receive() -> None:
 
     assert 1 < len(response.waits) < 100
     assert response.ByteSize() < responses.WAITS_BYTES_MAX + 10_000
+
+
+def test_a_get_of_many_replies_is_cut_to_what_a_client_can_receive() -> None:
+    reply = AwaitedReply(
+        reply="r" * 64, kind=MessageKind.CALL, namespace="n" * 64, process_id="p" * 256, task_id=1,
+        number=1, sent_at=LATER,
+    )  # fmt: skip
+    view = ProcessView(
+        process=make_process(), timer=None, waits=(),
+        replies=Replies(awaited=(reply,) * 100, requested=(reply,) * 100),
+    )  # fmt: skip
+
+    response = responses.get_to_wire(view, HistoryPage(events=(), next_after=None))
+
+    assert 1 < len(response.awaited_replies) < 100
+    assert 1 < len(response.requested_replies) < 100
+    assert response.ByteSize() < 2 * responses.REPLIES_BYTES_MAX + 10_000
 
 
 def test_list_reports_the_wait_of_the_first_task() -> None:
