@@ -131,8 +131,10 @@ class ProcessServicer(Servicer):
     ) -> pb.AwaitProcessResponse:
         """Return the result of a process once it has ended."""
         timeout = seconds_left(context)
+        key = requests.key_of_request(message)
+        await self._backend().namespaces.lookup(key.namespace)
         result = await self._backend().requests.await_process(
-            requests.key_of_request(message), until_finished=message.until_finished, timeout=timeout
+            key, until_finished=message.until_finished, timeout=timeout
         )
         return pb.AwaitProcessResponse(result=result)
 

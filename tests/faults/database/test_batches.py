@@ -85,11 +85,12 @@ async def test_two_batches_that_are_refused_at_once_keep_apart(env: FaultEnv) ->
         for name in names:
             group.create_task(env.client.start(name, b"1", accept_only=True))
     await env.processor.received(CROWD, seconds=30)
-    # Of every other one the lease is lost, which takes a look of its own where it is written again.
+    # Every other step is stopped in the middle.
     for name in names[::2]:
         await env.client.remove(name)
     for _ in range(2):
         env.proxy.arm(refused(SETTLE, "P0001"))
     hang.released.set()
 
-    await judge(env, names[1::2], [b"1"])
+    # The first answer may be a batch of its own; what is refused alone breaks its process.
+    await judge(env, names[3::2], [b"1"])

@@ -178,6 +178,7 @@ async def test_an_unknown_namespace_is_named_by_every_method(api: Engine) -> Non
         "List": {"namespace": "unknown"},
         "AwaitTask": key | {"task_id": 1},
         "Cancel": key | {"task_id": 1},
+        "Terminate": key | {"reason": "no need"},
     }
     for rpc in set(ProcessServicer.service.methods_by_name) - {"Session"}:
         request = getattr(pb, f"{rpc}Request")(**more.get(rpc, key))
