@@ -548,7 +548,7 @@ class JobsMachine(StoredMachine):
             return
         if task.task_type in REVIVING and node and job.nodes[node].state == "failed":
             # It brings its process back, or leaves it broken.
-            if outcome not in {DONE, GOES_ON}:
+            if outcome is not DONE and outcome is not GOES_ON:
                 return
             self._begin_again(name, node)
         is_spent = task.attempt >= ATTEMPTS_MAX and (
