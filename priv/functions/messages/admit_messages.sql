@@ -1,6 +1,8 @@
 -- Admits messages of one kind of admission, in their order: starts or requests, with constraints or without. Refuses
 -- what names a gate that does not exist, and requests to a receiver with too many waiting tasks. What a receiver in
--- error would refuse is held, unless its namespace cancels what waits there.
+-- error would refuse is held, unless its namespace cancels what waits there; with constraints only in a call that
+-- accepts nothing, since the gates of both must be locked in one order. Otherwise it is left: `gone`, as if the
+-- receiver had just changed.
 -- p_messages: without their args.
 -- Locks: as the function that admits them.
 -- Returns: a verdict for each item: that of the admission, or held, gate_not_found, overloaded; its task, if it has
@@ -21,6 +23,7 @@ DECLARE
     v_refused  bigint[] := '{}';
     v_held     integer[];  -- these two by the count of what is held
     v_task_ids bigint[];
+    v_accepts  boolean := false;
 BEGIN
     IF p_is_gated THEN
         verdict := 'gate_not_found';
@@ -138,16 +141,23 @@ BEGIN
             FROM namespaces n
             WHERE n.name = v.namespace[v_row.item]
         ) THEN
-            verdict := 'held';
-            task_id := nextval('task_ids');
-            is_due := false;
             v_held := v_held || v_row.item;
-            v_task_ids := v_task_ids || task_id;
+        ELSE
+            v_accepts := v_accepts OR verdict = 'accepted';
+            RETURN NEXT;
         END IF;
-        RETURN NEXT;
     END LOOP;
 
-    IF v_held IS NOT NULL THEN
+    effects := NULL;
+    is_due := false;
+    FOR v_row IN SELECT h.held FROM unnest(v_held) AS h (held) LOOP
+        item := v.item[v_row.held];
+        verdict := CASE WHEN p_is_gated AND v_accepts THEN 'gone' ELSE 'held' END;
+        task_id := nextval('task_ids');
+        v_task_ids := v_task_ids || task_id;
+        RETURN NEXT;
+    END LOOP;
+    IF verdict = 'held' THEN
         item := NULL;
         effects := hold_messages(
             p_now, p_replica_id, p_starvation_timeout, v_task_ids, ARRAY(

@@ -138,6 +138,26 @@ async def test_what_becomes_of_a_message_by_the_status_of_its_receiver(
     ] == refused
 
 
+async def test_messages_with_constraints_are_held_in_a_call_of_their_own(store: Store) -> None:
+    """Both kinds lock their gates in the order of names, which holds within one admission only."""
+    broken = fresh_key()
+    await store.broken(broken)
+    sender = await sent(
+        store,
+        to(await store.ready(), "1", constraints=on("z")),
+        to(broken, "2", constraints=on("a")),
+    )
+
+    first, effects = await Messages(store.context).deliver((sender,))
+    store.effects.apply(effects)
+    second, _ = await Messages(store.context).deliver(first.remaining)
+
+    assert [it.verdict for it in first.delivered] == ["accepted"]
+    assert first.remaining == (sender,)
+    assert [it.verdict for it in second.delivered] == ["held"]
+    assert second.remaining == ()
+
+
 async def test_messages_to_a_process_in_error_run_in_order_once_it_is_back(store: Store) -> None:
     receiver = fresh_key()
     await store.broken(receiver)
