@@ -2,10 +2,13 @@
 -- becomes a task of type reply. A task that broke its process may still be run again: it is answered once the process
 -- is out of error, or gone. The args of the reply are JSON: name, kind, namespace and process_id of who answers, task_id
 -- and number of the message, and response (base64) or error.
+-- p_task_id: of each process, the only task that can have ended; null: any.
 -- p_removes: the processes are about to be deleted.
 -- Locks: none of its own; the caller has locked the processes.
 -- Returns: the processes that have answered, as describe_senders; null: none.
-CREATE FUNCTION settle_replies(p_now timestamptz, p_key process_key[], p_removes boolean)
+CREATE FUNCTION settle_replies(
+    p_now timestamptz, p_key process_key[], p_task_id bigint[], p_removes boolean
+)
 RETURNS jsonb
 BY ITEM
 AS $$
@@ -27,7 +30,7 @@ BEGIN
                         t.error_message, t.error_rejected, t.error_metadata)
                 ELSE describe_error(10, 'PROCESS_REMOVED', 'the process was removed')
             END AS outcome
-        FROM unnest(p_key) AS k
+        FROM unnest(p_key, p_task_id) AS k (slot, namespace, process_id, task_id)
         CROSS JOIN LATERAL (
             SELECT p.status, p.corrupted_by, p.init_task_id, p.result, p.end_reason
             FROM processes p
@@ -39,6 +42,7 @@ BEGIN
             SELECT q.*
             FROM reply_requests q
             WHERE (q.slot, q.namespace, q.process_id) = (k.slot, k.namespace, k.process_id)
+                AND q.task_id BETWEEN coalesce(k.task_id, 0) AND coalesce(k.task_id, 9223372036854775807)
             OFFSET 0
         ) q
         LEFT JOIN LATERAL (

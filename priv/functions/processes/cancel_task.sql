@@ -104,7 +104,7 @@ BEGIN
         effects := merge_json(effects, describe_senders(
             ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
         PERFORM settle_replies(
-            v_now, ARRAY[(p_slot, p_namespace, p_process_id)::process_key], false);
+            v_now, ARRAY[(p_slot, p_namespace, p_process_id)::process_key], NULL, false);
     END IF;
     RETURN NEXT;
 END;

@@ -62,7 +62,7 @@ BEGIN
     END IF;
     PERFORM settle_replies(
         coalesce(p_since + interval '1 minute', clock_timestamp()),
-        ARRAY[(p_slot, p_namespace, p_process_id)::process_key], true);
+        ARRAY[(p_slot, p_namespace, p_process_id)::process_key], NULL, true);
     DELETE FROM running
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM schedule

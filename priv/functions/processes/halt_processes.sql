@@ -117,7 +117,7 @@ BEGIN
             p_now, p_replica_id, p_starvation_timeout, 100, v_gated);
     END IF;
     v_halted.effects := merge_json(v_halted.effects, describe_ends(p_key));
-    v_halted.effects := merge_json(v_halted.effects, settle_replies(p_now, p_key, false));
+    v_halted.effects := merge_json(v_halted.effects, settle_replies(p_now, p_key, NULL, false));
     RETURN v_halted;
 END;
 $$;

@@ -79,7 +79,7 @@ BEGIN
         v_now, p_replica_id, p_starvation_timeout,
         ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
     effects := merge_json(effects, settle_replies(
-        v_now, ARRAY[(p_slot, p_namespace, p_process_id)::process_key], false));
+        v_now, ARRAY[(p_slot, p_namespace, p_process_id)::process_key], NULL, false));
     RETURN NEXT;
 END;
 $$;

@@ -96,7 +96,8 @@ DECLARE
     v_dropped     jsonb;      -- the timers that it has cancelled
     v_yields      boolean;    -- whether a timer that is tried again comes after another one
     v_forgets     boolean;    -- whether a task with memos ends
-    v_answering   process_key[];  -- with tasks whose ends are answers to messages
+    v_answering   integer[];  -- items whose processes have reply requests
+    v_changes     integer[];  -- items whose processes change their status, or may
 BEGIN
     SELECT array_agg(i.item)
             FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL
@@ -112,8 +113,9 @@ BEGIN
             FILTER (WHERE p.awaited_by IS NOT NULL AND (
                 p_outcome[i.item] IN ('complete', 'break', 'remove')
                 OR (p_outcome[i.item] = 'fail' AND p.status = 'error'))),
-        array_agg((i.slot, i.namespace, i.process_id)::process_key) FILTER (WHERE p.has_reply_requests)
-    INTO v_gated, v_broken, v_timed, v_ends, v_answering
+        array_agg(i.item) FILTER (WHERE p.has_reply_requests),
+        array_agg(i.item) FILTER (WHERE p.status = 'error' OR p_outcome[i.item] IN ('complete', 'break'))
+    INTO v_gated, v_broken, v_timed, v_ends, v_answering, v_changes
     FROM (
         SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
             p_process_id[i.item] AS process_id
@@ -135,10 +137,16 @@ BEGIN
         effects := NULL;
     END IF;
 
-    IF v_answering IS NOT NULL THEN
-        effects := describe_senders(v_answering);
-        RETURN NEXT;
-        effects := NULL;
+    IF v_answering IS NOT NULL AND 'remove' = ANY (p_outcome) THEN
+        -- delete_process answers for these.
+        effects := describe_senders(ARRAY(
+            SELECT (p_slot[a.item], p_namespace[a.item], p_process_id[a.item])::process_key
+            FROM unnest(v_answering) AS a (item)
+            WHERE p_outcome[a.item] = 'remove'));
+        IF effects IS NOT NULL THEN
+            RETURN NEXT;
+            effects := NULL;
+        END IF;
     END IF;
 
     IF m_item IS NOT NULL THEN
@@ -557,7 +565,19 @@ BEGIN
     END IF;
 
     IF v_answering IS NOT NULL THEN
-        PERFORM settle_replies(v_now, v_answering, false);
+        -- A step that leaves its process as it is ends no task but its own.
+        SELECT settle_replies(
+            v_now, array_agg((s.slot, s.namespace, s.process_id)::process_key),
+            array_agg(CASE WHEN v_changes IS NULL OR s.item <> ALL (v_changes) THEN s.task_id END),
+            false)
+        INTO effects
+        FROM unnest(v_steps) AS s
+        WHERE s.item = ANY (v_answering) AND s.outcome <> 'retry';
+        IF effects IS NOT NULL THEN
+            item := NULL;
+            RETURN NEXT;
+            effects := NULL;
+        END IF;
     END IF;
 
     IF v_gated IS NOT NULL THEN
