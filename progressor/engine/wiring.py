@@ -51,16 +51,16 @@ from progressor.storage.processes import results
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.histories import Histories
-from progressor.storage.processes.messages import Messages
 from progressor.storage.processes.processes import Processes, Retention
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
-from progressor.storage.processes.step_writes import StepWrites
 from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
+from progressor.storage.steps.messages import Messages
+from progressor.storage.steps.step_writes import StepWrites
 from progressor.telemetry.instruments import Labels
 
 _DUE_QUEUE_MAX = 100_000

@@ -21,7 +21,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.queues import KEYS_MAX
-from progressor.storage.processes.messages import BATCH_MAX, Delivery, Messages
+from progressor.storage.steps.messages import BATCH_MAX, Delivery, Messages
 from progressor.telemetry.logs import fields as log_fields
 
 _log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ class Remember(StepLease):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Extend(StepLease):
-    """More time, `by` from now on; the step may take `longest` in all."""
+    """Moves the deadline to `by` from now; the step may take `longest` in all."""
 
     by: dt.timedelta
     longest: dt.timedelta

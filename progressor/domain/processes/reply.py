@@ -51,7 +51,7 @@ class End(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnd:
-    """How a process has ended, if it has; see priv/functions/lookups/find_end.sql.
+    """How a process has ended, if it has; see priv/functions/queries/find_end.sql.
 
     The init task and the instant of creation tell the process from others of its id.
     """
@@ -68,7 +68,7 @@ class ProcessEnd:
     def ends_wait(self, *, until_finished: bool) -> bool:
         """Return whether a caller who waits for the end gets it now.
 
-        One who waits until the process is finished does not mind that it is in error meanwhile.
+        One who waits until the process is finished goes on waiting while it is in error.
         """
         return self.verdict is not None and not (until_finished and self.verdict is End.FAILED)
 

@@ -5,7 +5,7 @@ reports that with the id of its init task, here or by a notification (``replies`
 read. Where notifications do not get through, a safety net reads the oldest waits every few seconds.
 It also finds the end of a follower that got a new init task by a retry of its job.
 
-A process is told from a later one of its id by the instant of its creation.
+The instant of its creation distinguishes a process from a later one with the same id.
 """
 
 import asyncio

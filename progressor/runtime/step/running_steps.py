@@ -12,7 +12,7 @@ from progressor.domain.processes.memo import (
     StepLease,
 )
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.processes.step_writes import StepWrites
+from progressor.storage.steps.step_writes import StepWrites
 from progressor.wire import fields as wire
 
 

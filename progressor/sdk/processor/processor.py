@@ -287,8 +287,9 @@ class Processor(Generic[State]):
     ) -> Handler[State, Returned] | Registrar[State]:
         """Register the handler of the answers to messages that name it as their `reply`.
 
-        ``@orders.reply("picked")`` gets those for "picked", ``@orders.reply`` those for which there
-        is no other handler. It reads `Step.reply`.
+        ``@orders.reply("picked")`` handles the answers to messages with ``reply="picked"``,
+        ``@orders.reply`` those whose name has no handler of its own. The handler finds the answer
+        in `Step.reply`.
         """
         if not isinstance(name, str):
             return self._register(TaskType.REPLY, name)

@@ -54,7 +54,7 @@ _WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN, TaskType.REPLY})
 
 
 def check_timer_name(name: str) -> None:
-    """Raise ValueError for a name that a timer cannot have, TypeError for what is no text."""
+    """Raise ValueError for a name that a timer cannot have, TypeError if it is not a str."""
     if not isinstance(name, str):
         problem = f"the name of a timer must be a str, got {name!r}; a delay is `after=`"
         raise TypeError(problem)
@@ -485,8 +485,8 @@ class Step(Generic[State]):
 
         The result is stored at once, before the rest of the step is saved. A later attempt, after
         an error of the handler, a crash or a retry, gets it and does not run the function. So the
-        function runs again only if the processor or its connection is lost between its end and the
-        store. A plain handler uses ``step.blocking.once``.
+        function runs again only if the processor or its connection is lost after it has returned
+        and before its result is stored. A plain handler uses ``step.blocking.once``.
 
         Args:
             key: Of the result, unique within the task: 1 to 256 bytes. At most 256 per task. If

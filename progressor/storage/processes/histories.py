@@ -62,7 +62,7 @@ class Histories:
         return HistoryPage(events=tuple(events), next_after=None)
 
     async def memos(self, key: ProcessKey, task_id: int) -> dict[str, bytes]:
-        """Read the memos of a task; whoever holds its lease is the only one to add any."""
+        """Read the memos of a task; only the holder of its lease can add one."""
         return dict(await self._context.read(_Memo, _SQL["read_memos"], key, task_id=task_id))
 
     async def _page(

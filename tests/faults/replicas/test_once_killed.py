@@ -1,7 +1,7 @@
 """`step.once` while processors and replicas are killed, at every point up to the settlement.
 
-A file outside of the engine counts how often the function ran: once more than once at most, and
-only if the kill fell between its end and the store.
+A file outside the engine counts how often the function ran: at most twice, and only if the kill
+fell after it returned and before its result was stored.
 """
 
 import asyncio

@@ -62,7 +62,7 @@ REPLY = """
     WHERE {}"""
 ANSWERING = process("has_reply_requests = true", "true") + ";"
 VIOLATIONS: Violations = {
-    "timers_have_names_of_their_own": [
+    "timer_names_are_unique_in_a_process": [
         "UPDATE progressor.tasks SET timer_name = 'a' WHERE timer_name = 'b'",
         process("has_named_timers = false", "has_named_timers"),
     ],
@@ -132,7 +132,7 @@ VIOLATIONS: Violations = {
         ANSWERING + REPLY.format("t.status = 'finished'"),
         ANSWERING + REPLY.replace("t.task_id", "0", 1).format("t.status = 'running'"),
     ],
-    "memos_are_of_tasks_that_may_run": [
+    "memos_belong_to_tasks_that_can_run": [
         MEMO.format("t.status = 'running'"),
         MEMO.format("t.status = 'finished'"),
         MEMO.replace("t.task_id", "0", 1).format("t.status = 'running'"),

@@ -10,8 +10,8 @@ from progressor.domain.processes.message import Message, MessageKind
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask
 from progressor.domain.views.process import AwaitedReply
-from progressor.storage.processes.messages import Messages
 from progressor.storage.processes.processes import WAITS_MAX
+from progressor.storage.steps.messages import Messages
 from tests.support.storage.store import BROKEN, Store, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -16,7 +16,7 @@ from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess
 from progressor.domain.processes.message import Message, MessageKind
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.storage.processes.messages import Deferred, Messages
+from progressor.storage.steps.messages import Deferred, Messages
 from tests.support.clock import ManualClock
 from tests.support.storage.constrained import on
 from tests.support.storage.doctor.invariants import broken_invariants

@@ -13,7 +13,7 @@ from progressor.domain.processes.intent import Complete, Failed, Rejected, Remov
 from progressor.domain.processes.message import Message, MessageKind
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.storage.processes.messages import Messages
+from progressor.storage.steps.messages import Messages
 from tests.support.storage.constrained import on
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (

@@ -35,12 +35,12 @@ from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
-from progressor.storage.processes.step_writes import StepWrites, Stored
 from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
 from progressor.storage.replicas.status import Watch
 from progressor.storage.rows import arrays
 from progressor.storage.rows.effects import Cancelled, Effects, LoweredGate
+from progressor.storage.steps.step_writes import StepWrites, Stored
 from tests.support.builders import Decision, decisions
 from tests.support.clock import ManualClock
 

@@ -22,7 +22,7 @@ FROM (
 WHERE n.held IS DISTINCT FROM coalesce(n.count, 0)
 
 -- name: gates_are_within_their_capacity
--- says: a gate has no more holders than places, but from before its capacity was lowered
+-- says: a gate has no more holders than places, except for those that it had before its capacity was lowered
 -- A capacity may be lowered below what is held; then no task enters until the holders fit again. Lowering
 -- it reads the clock under the gate's lock; entering reads it before taking the lock.
 SELECT h.namespace, h.process_id,
@@ -34,7 +34,7 @@ JOIN progressor.gate_holders h USING (namespace, gate)
 WHERE g.held > g.capacity AND h.held_at > g.updated_at
 
 -- name: gated_tasks_match_their_records
--- says: what waits for its constraints is a task that has some, and has not ended
+-- says: only tasks that have constraints and have not ended wait for constraints
 -- A task gets its constraints with its record, and loses the row in gated when it ends: settle_gates.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits, ', g.state, ', ',
@@ -96,7 +96,7 @@ WHERE CASE
 END
 
 -- name: gate_queues_match_their_tasks
--- says: a line knows who is next and who is oldest in it, and waits for one of its gates
+-- says: a gate queue knows its next and its oldest task, and waits for one of its gates
 -- Who comes into a queue or leaves it notes in it who is next and who is oldest (move_gated,
 -- refresh_gate_queue), under the lock of its first gate; the last one deletes it.
 SELECT g.namespace, g.process_id,
@@ -133,7 +133,7 @@ WHERE (l.head_priority, l.head_task_id, l.oldest_at, l.oldest_id)
     OR NOT l.waits_on = ANY (l.gates)
 
 -- name: gated_processes_are_marked
--- says: a process says that it is gated where gates are to be looked at with it
+-- says: a process that has to do with gates is marked as gated
 -- The settlement of a process that does not say so leaves its gates and its waiting tasks alone. settle_gates
 -- has the last word about it in every transaction that has to do with gates.
 SELECT w.namespace, w.process_id, concat(w.what, ', and the process is not gated') AS detail
@@ -198,7 +198,7 @@ WHERE g.state = 'process'
     )
 
 -- name: marked_processes_are_gated
--- says: a process that says that it is gated has to do with gates
+-- says: a process that is marked as gated has to do with gates
 -- deep
 -- The other direction of gated_processes_are_marked: such a one pays for gates that it has nothing to do
 -- with.

@@ -229,7 +229,7 @@ WHERE p.led_by IS NOT NULL
     END
 
 -- name: job_rows_have_a_leader
--- says: every job is of a leader, and every node of a job
+-- says: every job belongs to a leader, and every node to a job
 -- deep
 -- Job and nodes go with their leader, and never without it.
 SELECT r.namespace, r.process_id, concat(r.what, ' exists without ', r.lacks) AS detail

@@ -10,7 +10,7 @@
 -- to 17 us (100,000 timers of 200,000 processes, 2 cores, 2026-11-21), so a million timers some seconds.
 
 -- name: leases_match_their_tasks
--- says: what is leased is a running task of the same token, attempt and type
+-- says: a leased task is running, with the same token, attempt and type
 -- A lease is taken with its task by admission, claim_locked and settle_tasks, and given back by
 -- settle_tasks and delete_process: always both rows at once.
 SELECT r.namespace, r.process_id,
@@ -29,7 +29,7 @@ WHERE t.status IS DISTINCT FROM 'running'
     OR t.task_type IS DISTINCT FROM r.task_type
 
 -- name: scheduled_tasks_match_their_records
--- says: what is scheduled is a waiting task of the same type and attempt
+-- says: a scheduled task is waiting, with the same type and attempt
 -- A task enters the schedule with its record (admission, set_timer, put) or when its attempt ends, and
 -- leaves it when it begins, is cancelled or deleted: both rows at once. tasks.status says waiting for
 -- a blocked timer too.
@@ -47,7 +47,7 @@ WHERE t.status IS DISTINCT FROM 'waiting'
     OR t.attempt_count IS DISTINCT FROM s.attempt
 
 -- name: tasks_fit_their_process_status
--- says: what waits or runs is of a process that exists, has not finished, and in init for its init task alone
+-- says: tasks wait or run only on processes that exist and have not finished; in init, only the init task does
 -- The settlement that finishes a process, and the removal that deletes it, take all that waits away in
 -- the same transaction; admission looks at the status under the lock. While a process is in init,
 -- what else waits has no due time, so that nothing but its init task is ever leased. What its constraints
@@ -80,7 +80,7 @@ WHERE p.status IS NULL
     OR (w.place = 'leased' AND p.status = 'init' AND w.task_type <> 'init')
 
 -- name: broken_processes_wait_for_repair
--- says: a broken process has nothing in its queue but repairs and the task that broke it, run again
+-- says: a broken process has nothing in its queue but repairs, and the task that broke it if that runs again
 -- The settlement that breaks a process holds or cancels what waits on it. A repair is admitted while it is in
 -- error; recover_process runs the task that broke it again. What has constraints is kept by them meanwhile. The
 -- transaction that recovers the process also clears the error.
@@ -107,7 +107,7 @@ WHERE p.detail IS NOT NULL
     AND w.task_id IS DISTINCT FROM p.corrupted_by
 
 -- name: held_tasks_belong_to_broken_processes
--- says: a task is held exactly as long as its process is in error, and waits nowhere else
+-- says: a task is held exactly while its process is in error, and waits nowhere else
 -- The settlement that breaks a process moves its waiting tasks from the schedule to held, the transaction that
 -- recovers it moves them back.
 SELECT h.namespace, h.process_id,
@@ -127,8 +127,8 @@ WHERE p.status IS DISTINCT FROM 'error'
     OR t.status IS DISTINCT FROM 'waiting'
     OR t.attempt_count <> h.attempt
 
--- name: memos_are_of_tasks_that_may_run
--- says: a memo is of a task that has not ended, or may run again on a broken process, and that says so
+-- name: memos_belong_to_tasks_that_can_run
+-- says: a memo belongs to a task that has not ended, or that broke its process and can run again, and is marked so
 -- store_memos writes a memo under the lease of its task, with both flags. Whatever ends the task, or brings its
 -- process back, deletes it (forget_memos, settle_waits, delete_process).
 SELECT m.namespace, m.process_id,
@@ -149,7 +149,7 @@ WHERE t.has_memos IS NOT TRUE
         OR t.task_id <> p.corrupted_by))
 
 -- name: replies_are_requested_of_what_has_not_ended
--- says: a reply is requested of a task, or of a started process, that has not ended for good, and the process says so
+-- says: a reply is requested only of a task or a started process that has not ended, and the process is marked so
 -- deliver_messages writes the request with the task. Whatever ends the task or the process answers and deletes it
 -- (settle_replies), under the lock of the process.
 SELECT q.namespace, q.process_id,
@@ -189,7 +189,7 @@ WHERE p.detail IS NOT NULL
     AND coalesce(b.status, 'finished') = 'finished'
 
 -- name: waiting_tasks_are_due_in_order
--- says: of what waits on a process the first in the queue is due, unless one is leased, and nothing else is
+-- says: the first waiting task of a process is due, unless one is leased, and no other is
 -- On a process without a running step, only the first waiting task is due: calls by id, then the earliest timer.
 -- The transaction that removes the first task also makes the next one due, or continues with it. An init
 -- task that is held back by its constraints comes before all others, outside the queue.
@@ -217,8 +217,8 @@ FROM (
 ) s
 WHERE (NOT s.is_busy AND s.place = 1) <> (s.status = 'waiting' AND s.due_at IS NOT NULL)
 
--- name: timers_have_names_of_their_own
--- says: a process has one timer of each name, and is known to have used names
+-- name: timer_names_are_unique_in_a_process
+-- says: no two timers of a process have the same name, and a process with named timers is marked so
 -- Timers in the schedule, held, or with constraints. insert_timers sets the flag, and settle_timers and settle_tasks
 -- cancel the timer that a step replaces.
 SELECT k.namespace, k.process_id,
@@ -243,7 +243,7 @@ GROUP BY k.slot, k.namespace, k.process_id, t.timer_name, p.has_named_timers
 HAVING count(*) > 1 OR (t.timer_name IS NOT NULL AND NOT p.has_named_timers)
 
 -- name: ids_are_below_their_sequences
--- says: no task and no lease has a number that the sequences have yet to give
+-- says: no task and no lease has a number that its sequence has yet to give out
 -- Ids and tokens are drawn from the sequences before they are written, and a sequence is read after the
 -- snapshot is taken. Behind its tables it is where a copy of the database forgot the sequences: then
 -- ids are given twice, and the fence is gone.
@@ -264,7 +264,7 @@ WHERE w.task_id > (SELECT last_value FROM progressor.task_ids)
     OR w.token > (SELECT last_value FROM progressor.lease_tokens)
 
 -- name: last_event_ids_match_the_histories
--- says: the last event of a process at work is the one that the process names
+-- says: the last event of an active process is the one that the process names
 -- Of the processes at work. settle_tasks writes the events and the count at once.
 SELECT r.namespace, r.process_id,
     concat('its last event is ', coalesce(e.event_id, 0), ', and the process says ',
@@ -281,7 +281,7 @@ LEFT JOIN LATERAL (
 WHERE coalesce(e.event_id, 0) <> p.last_event_id
 
 -- name: unfinished_tasks_are_scheduled_or_leased
--- says: a task that waits is scheduled, held or kept by its constraints, one that runs is leased
+-- says: a waiting task is scheduled, held or kept by its constraints, and a running one is leased
 -- deep
 -- The other direction of leases_match_their_tasks and scheduled_tasks_match_their_records.
 SELECT t.namespace, t.process_id,
@@ -299,7 +299,7 @@ WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id, h.task_id) IS NUL
     OR (t.status = 'running' AND r.task_id IS NULL)
 
 -- name: rows_have_a_process
--- says: every task and event is of a process, and every process of a namespace
+-- says: every task and event belongs to a process, and every process to a namespace
 -- deep
 -- A transaction that deletes a process also deletes all its rows. A namespace is deleted only once
 -- it has no processes, under a lock that starts wait for.

@@ -47,7 +47,7 @@ CROSS JOIN LATERAL (
 WHERE s.next_instant IS NOT NULL
 
 -- name: schedule_runs_start_one_task_each
--- says: what a run of a schedule starts was started by it alone
+-- says: what a run of a schedule starts is started by nothing else
 -- deep
 -- What a run starts has a task of its own.
 SELECT f.namespace, min(f.schedule_id) AS process_id,
@@ -75,7 +75,7 @@ WHERE t.task_type <> f.task_type
         AND (t.status <> 'cancelled' OR t.idempotency_key IS NOT NULL))
 
 -- name: schedule_runs_have_a_schedule
--- says: every run is of a schedule, which counts it
+-- says: every run belongs to a schedule, which counts it
 -- deep
 -- The record of runs goes with the schedule, and counts no more than that.
 SELECT f.namespace, f.schedule_id AS process_id,
@@ -90,7 +90,7 @@ LEFT JOIN progressor.schedules s USING (slot, namespace, schedule_id)
 WHERE s.schedule_id IS NULL OR f.count > s.started_count
 
 -- name: schedules_have_a_namespace
--- says: every schedule is of a namespace
+-- says: every schedule belongs to a namespace
 -- deep
 -- A namespace takes its schedules with it.
 SELECT s.namespace, s.schedule_id AS process_id, 'its namespace does not exist' AS detail
