@@ -11,7 +11,7 @@ from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows.effects import Effects, gate_effects
 
-_SQL = statements.load("processes/messages")
+_SQL = statements.load("steps/messages")
 
 BATCH_MAX = 200
 """Messages that one transaction delivers."""

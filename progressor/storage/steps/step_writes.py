@@ -23,7 +23,7 @@ from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
 
-_SQL = statements.load("processes/step_writes")
+_SQL = statements.load("steps/step_writes")
 
 
 class Stored(NamedTuple):
