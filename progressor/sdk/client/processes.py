@@ -402,7 +402,10 @@ class Processes(Resource[Connection]):
             ValueError: The result is not a `type`.
         """
         request = pb.AwaitProcessRequest(process_id=process_id, until_finished=until_finished)
-        return exchange(self, request, _read_result, kind=type, repeatable=True, **options)
+        awaited = f"process {process_id!r}"
+        return exchange(
+            self, request, _read_result, kind=type, repeatable=True, awaited=awaited, **options
+        )
 
 
 def _asked(
