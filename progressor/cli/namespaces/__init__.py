@@ -1,1 +1,0 @@
-"""Commands about namespaces: one at a time, or many from a file."""
