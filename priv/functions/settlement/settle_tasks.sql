@@ -89,6 +89,7 @@ DECLARE
     v_continues   boolean;
     v_count       bigint := 0;
     v_cancelled   jsonb;
+    v_special     integer[];  -- items that need one of the next ones, or may
     v_gated       integer[];  -- items whose processes are gated, or are by the timer that they set
     v_broken      integer[];  -- items whose processes are in error
     v_ends        jsonb;      -- as describe_ends
@@ -97,25 +98,12 @@ DECLARE
     v_yields      boolean;    -- whether a timer that is tried again comes after another one
     v_forgets     boolean;    -- whether a task with memos ends
     v_answering   integer[];  -- items whose processes have reply requests
-    v_changes     integer[];  -- items whose processes change their status, or may
+    v_changes     integer[];  -- those of them whose processes change their status, or may
 BEGIN
-    SELECT array_agg(i.item)
-            FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL
-                OR (p_timers[i.item] IS NOT NULL AND EXISTS (
-                    SELECT
-                    FROM json_array_elements(p_timers[i.item]) AS c
-                    WHERE c -> 'constraints' IS NOT NULL))),
-        array_agg(i.item) FILTER (WHERE p.status = 'error'),
-        array_agg(i.item) FILTER (WHERE p_timers[i.item] IS NOT NULL
-            OR (p.has_named_timers AND (p_timer[i.item] IS NOT NULL OR p.status = 'error'))),
-        jsonb_agg(jsonb_build_array(
-            i.namespace, i.process_id, p.init_task_id, NULL, NULL, NULL, NULL, NULL, p.awaited_by))
-            FILTER (WHERE p.awaited_by IS NOT NULL AND (
-                p_outcome[i.item] IN ('complete', 'break', 'remove')
-                OR (p_outcome[i.item] = 'fail' AND p.status = 'error'))),
-        array_agg(i.item) FILTER (WHERE p.has_reply_requests),
-        array_agg(i.item) FILTER (WHERE p.status = 'error' OR p_outcome[i.item] IN ('complete', 'break'))
-    INTO v_gated, v_broken, v_timed, v_ends, v_answering, v_changes
+    -- Most items go no further than these flags, so that what others need costs them nothing.
+    SELECT array_agg(i.item) FILTER (WHERE p.is_special
+        OR p_timer_constraints[i.item] IS NOT NULL OR p_timers[i.item] IS NOT NULL)
+    INTO v_special
     FROM (
         SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
             p_process_id[i.item] AS process_id
@@ -123,11 +111,42 @@ BEGIN
         ORDER BY slot, namespace, process_id
     ) i
     CROSS JOIN LATERAL (
-        SELECT p.is_gated, p.status, p.init_task_id, p.awaited_by, p.has_named_timers, p.has_reply_requests
+        SELECT p.is_gated OR p.awaited_by IS NOT NULL OR p.has_named_timers OR p.has_reply_requests
+            OR p.status = 'error' AS is_special
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
         FOR NO KEY UPDATE
     ) p;
+
+    IF v_special IS NOT NULL THEN
+        SELECT array_agg(i.item)
+                FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL
+                    OR (p_timers[i.item] IS NOT NULL AND EXISTS (
+                        SELECT
+                        FROM json_array_elements(p_timers[i.item]) AS c
+                        WHERE c -> 'constraints' IS NOT NULL))),
+            array_agg(i.item) FILTER (WHERE p.status = 'error'),
+            array_agg(i.item) FILTER (WHERE p_timers[i.item] IS NOT NULL
+                OR (p.has_named_timers AND (p_timer[i.item] IS NOT NULL OR p.status = 'error'))),
+            jsonb_agg(jsonb_build_array(
+                p.namespace, p.process_id, p.init_task_id, NULL, NULL, NULL, NULL, NULL, p.awaited_by))
+                FILTER (WHERE p.awaited_by IS NOT NULL AND (
+                    p_outcome[i.item] IN ('complete', 'break', 'remove')
+                    OR (p_outcome[i.item] = 'fail' AND p.status = 'error'))),
+            array_agg(i.item) FILTER (WHERE p.has_reply_requests),
+            array_agg(i.item) FILTER (WHERE p.has_reply_requests
+                AND (p.status = 'error' OR p_outcome[i.item] IN ('complete', 'break')))
+        INTO v_gated, v_broken, v_timed, v_ends, v_answering, v_changes
+        FROM unnest(v_special) AS i (item)
+        CROSS JOIN LATERAL (
+            SELECT p.namespace, p.process_id, p.status, p.init_task_id, p.awaited_by, p.is_gated,
+                p.has_named_timers, p.has_reply_requests
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id)
+                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+            OFFSET 0
+        ) p;
+    END IF;
 
     v_now := coalesce(p_now, clock_timestamp());
 

@@ -96,7 +96,7 @@ def columns(batch: Sequence[_Item]) -> Columns:
         **_error_columns(settlements),
         **_timer_columns(batch, intents),
         **_event_columns(intents),
-        **_message_columns(batch),
+        **(_message_columns(batch) if any(map(messages_of, settlements)) else {}),
     }
 
 
@@ -205,8 +205,6 @@ def _message_columns(batch: Sequence[_Item]) -> Columns:
         for item, entry in enumerate(batch, 1)
         for number, message in enumerate(messages_of(entry.settlement), 1)
     ]
-    if not sent:
-        return {}
     messages = [message for _, _, message, _ in sent]
     return {
         "m_item": [item for item, *_ in sent],

@@ -155,7 +155,9 @@ class _Sums:
             self.events += len(event.payload)
         self.response += len(intent.response)
         self.aux_state += len(intent.aux_state or b"")
-        for timer in (intent.timer, *intent.timers.values()):
+        if isinstance(intent.timer, SetTimer):
+            self.args += len(intent.timer.args)
+        for timer in intent.timers.values():
             if isinstance(timer, SetTimer):
                 self.args += len(timer.args)
         if isinstance(intent.action, Complete):
