@@ -6,7 +6,6 @@ A namespace is read as changes of fields: applied to the defaults, or to what is
 import dataclasses
 import datetime as dt
 import logging
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +14,12 @@ from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Servicer, reading
 from progressor.api.calls.traces import CallContext
 from progressor.api.calls.validation import at_least_0, check_namespace_name
-from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
+from progressor.domain.processes.namespace import (
+    PAYLOAD_BYTES_CEILING,
+    HistoryMode,
+    Namespace,
+    is_target,
+)
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.task import TaskType
 from progressor.v1 import namespace_service_pb2 as pb
@@ -30,9 +34,6 @@ PATIENCE_MAX = dt.timedelta(days=30)
 EXTENDED_MAX = dt.timedelta(days=7)
 
 _COUNT_MAX = 2**31 - 1
-_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
-_UNIX_PATH = re.compile(r"unix:/[^\x00-\x1f\x7f]{1,106}")  # sun_path holds 107 bytes
-_PORT_MAX = 65_535
 _RETRIED_TYPES = {it.value: it for it in TaskType if it is not TaskType.REMOVE}
 _SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision")
 _CHANGEABLE = tuple(
@@ -51,18 +52,12 @@ class Update:
     expected_revision: int
 
 
-def _is_target(target: str) -> bool:
-    if (found := _HOST_AND_PORT.fullmatch(target)) is not None:
-        return 1 <= int(found[1]) <= _PORT_MAX
-    return _UNIX_PATH.fullmatch(target) is not None
-
-
 def _check_targets(targets: tuple[str, ...], field: str) -> None:
     violations = Violations()
     if not 1 <= len(targets) <= TARGETS_MAX:
         violations.add(field, f"must have 1 to {TARGETS_MAX} items, got {len(targets)}")
     for index, target in enumerate(targets[:TARGETS_MAX]):
-        if not _is_target(target):
+        if not is_target(target):
             violations.add(
                 f"{field}[{index}]", f"must be host:port or unix:/path, got {wire.shown(target)}"
             )

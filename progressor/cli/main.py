@@ -118,11 +118,13 @@ _COMMANDS = {
     ),
 }
 _NAMESPACE_COMMANDS = (
-    ("create", "namespaces:create", "Create a namespace."),
-    ("update", "namespaces:update", "Change a namespace."),
-    ("get", "namespaces:get", "Print a namespace."),
-    ("list", "namespaces:list_namespaces", "Print all namespaces."),
-    ("delete", "namespaces:delete", "Delete an empty namespace."),
+    ("create", "namespaces.namespaces:create", "Create a namespace."),
+    ("update", "namespaces.namespaces:update", "Change a namespace."),
+    ("get", "namespaces.namespaces:get", "Print a namespace."),
+    ("list", "namespaces.namespaces:list_namespaces", "Print all namespaces."),
+    ("delete", "namespaces.namespaces:delete", "Delete an empty namespace."),
+    ("apply", "namespaces.apply:apply", "Create and change namespaces as a file describes them."),
+    ("export", "namespaces.apply:export", "Print namespaces as a file that apply reads."),
 )
 _GATE_COMMANDS = (
     ("list", "gates:list_gates", "Print the gates of a namespace."),

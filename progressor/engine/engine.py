@@ -328,7 +328,7 @@ def _tell_difference(configured: Namespace, stored: Namespace) -> None:
                 "namespace": stored.name,
                 "keys": keys,
                 "revision": stored.revision,
-                "advice": "the database takes precedence; see `progressor namespace update`",
+                "advice": "the database takes precedence; see `progressor namespace apply`",
             },
         )
 

@@ -155,8 +155,7 @@ class Requests:
             async with asyncio.timeout(timeout):
                 return await waiter
         except TimeoutError:
-            awaited = f"process {key.process_id!r}"
-            raise errors.DeadlineExceededError(None, awaited) from None
+            raise errors.DeadlineExceededError(None) from None
         finally:
             self.replies.ends.forget(begun, waiter)
 

@@ -148,6 +148,21 @@ def load(
     )
 
 
+def load_namespaces(file: Path) -> tuple[Namespace, ...]:
+    """Read the tables ``[namespaces.NAME]`` of a configuration file; other sections are ignored.
+
+    Raises:
+        ConfigError: The file has no such table, a key is unknown, or a value is wrong.
+    """
+    tables = _read_file(file)
+    given = tables.pop(_NAMESPACES, None)
+    for section, table in tables.items():
+        _check_section(section, table)
+    if given is None:
+        raise errors.ConfigError(str(file), "must have a table [namespaces.NAME]")
+    return decode_namespaces(given)
+
+
 def reference() -> list[ReferenceRow]:
     """Return every key; its meaning includes its unit and bounds. The docs are made of it."""
     keys = {name: key for name, (_, key) in _KEYS.items()}
@@ -206,10 +221,14 @@ def _read_file(path: Path) -> dict[str, Given]:
 
 def _in_file(tables: Mapping[str, Given]) -> Iterator[tuple[str, Given]]:
     for section, table in tables.items():
-        if section not in _SECTIONS:
-            raise unknown_key(section, [*_SECTIONS, _NAMESPACES], table)
+        _check_section(section, table)
         for name, given in given_table(table, prefix=section).items():
             yield f"{section}.{name}", given
+
+
+def _check_section(section: str, table: Given) -> None:
+    if section not in _SECTIONS:
+        raise unknown_key(section, [*_SECTIONS, _NAMESPACES], table)
 
 
 def _in_environment(environment: Mapping[str, str]) -> dict[str, Given]:

@@ -5,20 +5,30 @@ A namespace that exists is left as it is, so that an update at run time outlives
 
 import dataclasses
 import datetime as dt
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from progressor import errors
-from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
-from progressor.domain.processes.policy import OnError, RetryPolicy, ZombiePolicy
+from progressor.domain.processes.namespace import (
+    PAYLOAD_BYTES_CEILING,
+    HistoryMode,
+    Namespace,
+    is_namespace_name,
+    is_target,
+)
+from progressor.domain.processes.policy import (
+    REASON_BYTES_MAX,
+    REASONS_MAX,
+    OnError,
+    RetryPolicy,
+    ZombiePolicy,
+)
 from progressor.domain.processes.task import TaskType
 from progressor.settings.addresses import check_address
 from progressor.settings.decoding import Given, decode, found_setting, given_table, keys_of, setting
 
-_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _YEARS = 100 * 365 * 86_400
 
 RetriedType = Literal["init", "call", "notify", "repair", "timeout", "join", "reply"]
@@ -97,19 +107,31 @@ class NamespaceTable:
 
 
 def decode_namespaces(given: Given) -> tuple[Namespace, ...]:
-    return tuple(
-        decode_namespace(name, given_table(table, prefix=f"namespaces.{name}"))
-        for name, table in given_table(given, prefix="namespaces").items()
-    )
+    try:
+        return tuple(
+            decode_namespace(name, given_table(table, prefix=f"namespaces.{name}"))
+            for name, table in given_table(given, prefix="namespaces").items()
+        )
+    except errors.ConfigError as error:
+        if given.where in error.description:
+            raise
+        raise errors.ConfigError(error.key, f"{error.description}{given.where}") from None
 
 
 def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
     prefix = f"namespaces.{name}"
-    if not _NAME.fullmatch(name):
+    if not is_namespace_name(name):
         raise errors.ConfigError(prefix, f"must be 1 to 64 of [a-z0-9._-], got {name!r}")
     table = decode(NamespaceTable, given, prefix=prefix)
     for target in table.processor_targets:
-        check_address(f"{prefix}.processor_targets", target, port_min=1)
+        if not is_target(target):
+            # It names a missing port, and is laxer otherwise.
+            check_address(f"{prefix}.processor_targets", target, port_min=1)
+            words = f"must be host:port or unix:/path, got {target!r}"
+            raise errors.ConfigError(f"{prefix}.processor_targets", words)
+    _check_reasons(f"{prefix}.retry_policy", table.retry_policy)
+    for key, policy in table.retry_policies.items():
+        _check_reasons(f"{prefix}.retry_policies.{key}", policy)
     fields: dict[str, Any] = {it.name: getattr(table, it.name) for it in dataclasses.fields(table)}
     history = fields.pop("history")
     is_last = isinstance(history, int)
@@ -122,6 +144,18 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
         "history_last": history if is_last else 0,
     }
     return Namespace(name=name, **fields)
+
+
+def _check_reasons(prefix: str, policy: RetryTable) -> None:
+    reasons = policy.non_retryable_reasons
+    longest = max((len(it.encode()) for it in reasons), default=0)
+    if len(reasons) > REASONS_MAX or longest > REASON_BYTES_MAX:
+        got = f"{len(reasons)}" if len(reasons) > REASONS_MAX else f"one of {longest} bytes"
+        raise errors.ConfigError(
+            f"{prefix}.non_retryable_reasons",
+            f"must be a list of 0 to {REASONS_MAX} strings of at most {REASON_BYTES_MAX} bytes, "
+            f"got {got}",
+        )
 
 
 def differing_keys(one: Namespace, other: Namespace) -> tuple[str, ...]:

@@ -20,7 +20,12 @@ from progressor.domain.gates.constraint import (
 )
 from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
 from progressor.domain.processes.intent import TIMER_NAME_BYTES_MAX, SetTimer
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import (
+    REASON_BYTES_MAX,
+    REASONS_MAX,
+    RetryPolicy,
+    ZombiePolicy,
+)
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.v1 import namespace_service_pb2 as namespaces_pb
@@ -30,8 +35,6 @@ from progressor.wire.shapes import Field, Shape, Violations, between, enum_numbe
 
 ATTEMPTS_MAX = 1_000_000
 INTERVAL_MAX = dt.timedelta(days=365)
-REASONS_MAX = 100
-REASON_BYTES_MAX = 256
 CALLER_CONTEXT_PAIRS_MAX = 64
 CALLER_CONTEXT_BYTES_MAX = 8 * 1024
 

@@ -13,6 +13,9 @@ from typing import Any
 from tests.chaos import judges
 from tests.chaos.faults import commit
 from tests.chaos.load import jobs, messages
+from tests.chaos.load.actors import steps
+from tests.chaos.load.actors.client import ACTOR_CLIENTS, FLOOD_CLIENTS, ActorClient
+from tests.chaos.load.actors.lives import Lives
 from tests.chaos.load.clients import Caller
 from tests.chaos.load.connections import Connections, Notes
 from tests.chaos.load.job_clients import JOB_CLIENTS, JobClient, JobNotes
@@ -54,6 +57,7 @@ class _Run:
         self._arguments = arguments
         self._notes = Notes()
         self._job_notes = JobNotes()
+        self._lives = Lives()
         self._committed: list[Committed] = []
         self._pool = ProcessPool(arguments.seed)
         self._begun_at = 0.0
@@ -67,6 +71,8 @@ class _Run:
             scene,
             self._notes,
             self._job_notes,
+            self._lives.all,
+            faults=[(each.began_at, each.ended_at) for each in self._committed],
             settled_at=time.monotonic(),
             undone=undone,
         )
@@ -88,7 +94,8 @@ class _Run:
         # Another seed than the callers', whose choices would be others.
         job_connections = self._connections(~seed, namespace=jobs.NAMESPACE)
         message_connections = self._connections(seed, namespace=messages.NAMESPACE)
-        clients: list[Caller | JobClient | MessageClient] = [
+        actor_connections = self._connections(seed, namespace=steps.NAMESPACE)
+        clients: list[Caller | JobClient | MessageClient | ActorClient] = [
             Caller(number, connections=connections, pool=self._pool, notes=self._notes, seed=seed)
             for number in range(self._arguments.callers)
         ]
@@ -103,6 +110,16 @@ class _Run:
             for number in range(JOB_CLIENTS)
         ]
         clients.append(MessageClient(connections=message_connections, notes=self._notes, seed=seed))
+        clients += [
+            ActorClient(
+                number,
+                connections=actor_connections,
+                lives=self._lives,
+                notes=self._notes,
+                seed=seed,
+            )
+            for number in range(FLOOD_CLIENTS + ACTOR_CLIENTS)
+        ]
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(scene.watch(), name="watch")
             async with asyncio.TaskGroup() as running:
@@ -114,7 +131,7 @@ class _Run:
                 await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
                 ending.set()
-            for each in (connections, job_connections, message_connections):
+            for each in (connections, job_connections, message_connections, actor_connections):
                 await each.close()
             done_after, undone = await judges.all_done(scene, self._notes)
             watch.cancel()

@@ -40,6 +40,10 @@ from tests.chaos.history import (
     merged,
 )
 from tests.chaos.linear import LIVES_MAX, UNDECIDED, explained, together
+from tests.chaos.load.actors import judge as actors
+from tests.chaos.load.actors.client import retry_broken
+from tests.chaos.load.actors.lives import Life
+from tests.chaos.load.actors.records import read_actors, read_lines
 from tests.chaos.load.connections import Notes
 from tests.chaos.load.gates import broken_gates, read_tasks
 from tests.chaos.load.job_clients import JobNotes
@@ -104,6 +108,7 @@ class Judgement:
     job_count: int
     node_count: int
     message_count: int
+    actors: Mapping[str, int]
     undecided: int
     seconds_judging: float
 
@@ -133,6 +138,7 @@ async def all_done(scene: Scene, notes: Notes) -> tuple[float, list[str]]:
             for (process_id,) in await (await connection.execute(_HOLDING, [NAMESPACE])).fetchall():
                 await _repair(client, process_id, notes)
             await repair_all(connection, client)
+            await retry_broken(connection, client)
             stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
             if stuck:
                 return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
@@ -158,7 +164,14 @@ async def _repair(client: Client, process_id: str, notes: Notes) -> None:
 
 
 def judge(
-    scene: Scene, notes: Notes, job_notes: JobNotes, *, settled_at: float, undone: Iterable[str]
+    scene: Scene,
+    notes: Notes,
+    job_notes: JobNotes,
+    lives: Sequence[Life],
+    *,
+    faults: Sequence[tuple[float, float]],
+    settled_at: float,
+    undone: Iterable[str],
 ) -> Judgement:
     """Hold what clients saw and processors were asked against the database, where all is done."""
     begun_at = time.monotonic()
@@ -171,6 +184,12 @@ def judge(
     gated = read_tasks(scene.conninfo)
     jobs = read_jobs(scene.conninfo)
     messages = read_messages(scene.conninfo, NAMESPACE)
+    records = actors.ActorRecords(
+        lives=lives,
+        actors=read_actors(scene.conninfo),
+        lines=read_lines(scene.journals),
+        faults=faults,
+    )
     findings = [
         *undone,
         *scene.accidents,
@@ -186,6 +205,7 @@ def judge(
             removed=job_notes.removed,
         ),
         *broken_messages(messages),
+        *actors.broken_actors(records),
         *recoveries(scene.directory.glob("replica-*.log")),
         *_ailments(scene.conninfo),
     ]
@@ -198,6 +218,7 @@ def judge(
         job_count=len(jobs),
         node_count=sum(len(job.nodes) for job in jobs),
         message_count=len(messages.received),
+        actors=actors.counts(records),
         undecided=undecided,
         seconds_judging=round(time.monotonic() - begun_at, 1),
     )

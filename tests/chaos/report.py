@@ -119,6 +119,7 @@ def lines(document: Document) -> Iterable[str]:
         f"judged in {document['seconds_judging']} s; all due done in "
         f"{document['all_done_seconds']} s"
     )
+    yield ", ".join(f"{count:,} {what}" for what, count in sorted(document["actors"].items()))
     findings = document["findings"]
     for finding in findings[:_FINDINGS_MAX]:
         yield f"FOUND: {finding}"

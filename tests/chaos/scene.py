@@ -11,6 +11,7 @@ from types import MappingProxyType
 from progressor.sdk import Client, NamespaceConfig, RetryPolicy
 from progressor.storage.postgres.migrations import migrate
 from tests.chaos.load import jobs, messages
+from tests.chaos.load.actors import steps
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.support.engine.process import ChildProcess, ReplicaProcess, free_ports
@@ -132,12 +133,13 @@ def _scene(cluster: Cluster, conninfo: str, directory: Path, addresses: Sequence
 
 async def _create_namespaces(address: str, targets: Sequence[str]) -> None:
     async with Client(address, namespace=NAMESPACE) as client:
-        for name in (NAMESPACE, jobs.NAMESPACE, messages.NAMESPACE):
+        for name in (NAMESPACE, jobs.NAMESPACE, messages.NAMESPACE, steps.NAMESPACE):
             await client.namespaces.create(
                 NamespaceConfig(
                     name=name,
                     processor_targets=tuple(targets),
                     step_timeout=dt.timedelta(seconds=STEP_SECONDS),
+                    history_last=0 if name == steps.NAMESPACE else None,
                     retry_policy=RetryPolicy(
                         initial_interval=dt.timedelta(milliseconds=50),
                         interval_max=dt.timedelta(seconds=BACKOFF_SECONDS),

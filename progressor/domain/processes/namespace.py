@@ -14,8 +14,10 @@ from progressor.domain.processes.task import TaskType
 PAYLOAD_BYTES_CEILING = 16 * 1024 * 1024
 """No namespace may allow larger payloads: a message carries several, and must fit gRPC's."""
 
-
 _NAME = re.compile(r"[a-z0-9._-]{1,64}")
+_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
+_UNIX_PATH = re.compile(r"unix:/[^\x00-\x1f\x7f]{1,106}")  # sun_path holds 107 bytes
+_PORT_MAX = 65_535
 
 
 class HistoryMode(enum.StrEnum):
@@ -28,6 +30,13 @@ class HistoryMode(enum.StrEnum):
 
 def is_namespace_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
+
+
+def is_target(target: str) -> bool:
+    """Return whether a text is ``host:port`` or ``unix:/path``, where a processor may listen."""
+    if (found := _HOST_AND_PORT.fullmatch(target)) is not None:
+        return 1 <= int(found[1]) <= _PORT_MAX
+    return _UNIX_PATH.fullmatch(target) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ import dataclasses
 import datetime as dt
 import enum
 
+REASONS_MAX = 100
+REASON_BYTES_MAX = 256
+
 
 class ZombiePolicy(enum.StrEnum):
     """What is done with a task whose lease was lost."""

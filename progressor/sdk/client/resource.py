@@ -56,7 +56,6 @@ def exchange(  # noqa: PLR0913  # how a request is sent and read
     kind: object = ANYTHING,
     field: str = "",
     repeatable: bool = False,
-    awaited: str = "",
     timeout: Seconds | None = None,
     namespace: str = "",
 ) -> Exchange[Result]:
@@ -70,7 +69,7 @@ def exchange(  # noqa: PLR0913  # how a request is sent and read
     def parse(message: Any) -> Result:  # noqa: ANN401  # of any kind
         return read(getattr(message, field) if field else message, "", context)
 
-    return Exchange(request, parse, timeout, repeatable=repeatable, awaited=awaited)
+    return Exchange(request, parse, timeout, repeatable=repeatable)
 
 
 def listing(

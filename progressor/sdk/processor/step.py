@@ -78,7 +78,6 @@ class Step(Generic[State]):
     __slots__ = (
         "_args",
         "_codec",
-        "_expect_reply",
         "_history",
         "_link",
         "_nodes",
@@ -90,7 +89,7 @@ class Step(Generic[State]):
         "_versions",
     )
 
-    def __init__(  # noqa: PLR0913  # what a processor gives each step
+    def __init__(
         self,
         request: pb.ProcessRequest,
         response: pb.ProcessResponse,
@@ -99,11 +98,10 @@ class Step(Generic[State]):
         state_type: Payload = Any,
         versions: StateVersions | None = None,
         link: StepLink | None = None,
-        expect_reply: Callable[[str], None] | None = None,
     ) -> None:
         self._request, self._response = request, response
         self._codec, self._state_type, self._versions = codec, state_type, versions
-        self._link, self._expect_reply = link, expect_reply
+        self._link = link
         self._requests: StepRequests | None = None
         self._args = self._state = self._history = self._nodes = _UNREAD
 
@@ -426,8 +424,7 @@ class Step(Generic[State]):
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: An id is invalid, the processor has no handler for the `reply`, or the step
-                sends more than 100 messages.
+            ValueError: An id is invalid, or the step sends more than 100 messages.
         """
         self._send(MessageKind.START, process_id, args, options, metadata)
 
@@ -447,8 +444,7 @@ class Step(Generic[State]):
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: An id is invalid, the processor has no handler for the `reply`, or the step
-                sends more than 100 messages.
+            ValueError: An id is invalid, or the step sends more than 100 messages.
         """
         self._send(MessageKind.NOTIFY, process_id, args, options)
 
@@ -464,8 +460,7 @@ class Step(Generic[State]):
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: An id is invalid, the processor has no handler for the `reply`, or the step
-                sends more than 100 messages.
+            ValueError: An id is invalid, or the step sends more than 100 messages.
         """
         self._send(MessageKind.CALL, process_id, args, options)
 
@@ -478,9 +473,6 @@ class Step(Generic[State]):
         metadata: Mapping[str, Payload] | None = None,
     ) -> None:
         add_message(self._response, kind, process_id, args, options, self._codec, metadata=metadata)
-        reply = options.get("reply")
-        if reply is not None and self._expect_reply is not None:
-            self._expect_reply(reply)
 
     async def once(
         self,

@@ -7,6 +7,7 @@ that any processor answers alike.
 
 import argparse
 import asyncio
+import functools
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from progressor.sdk import (
 )
 from tests.chaos.history import TAIL, Deed, again, is_again
 from tests.chaos.load import jobs, messages
+from tests.chaos.load.actors import steps
+from tests.chaos.load.actors.records import path_beside
 from tests.chaos.load.gates import CAPACITIES
 from tests.chaos.load.journal import TORN, Journal
 
@@ -31,7 +34,7 @@ NAMESPACE = "chaos"
 _STALL_SECONDS = 60.0
 
 
-def processor(journal: Journal) -> Processor[Any]:
+def processor(journal: Journal, recorder: steps.Recorder) -> Processor[Any]:
     made: Processor[Any] = Processor(NAMESPACE)
 
     @made.init
@@ -40,7 +43,7 @@ def processor(journal: Journal) -> Processor[Any]:
     @made.repair
     async def request(step: Step[Any]) -> Any:
         if step.namespace != NAMESPACE:
-            return await _elsewhere(step, journal)
+            return await _elsewhere(step, journal, recorder)
         order = step.args
         element, deed = _request(step, order)
         with journal.noting(step, deed, element, spans="gated" in order):
@@ -57,8 +60,8 @@ def processor(journal: Journal) -> Processor[Any]:
 
     @made.timeout
     async def tick(step: Step[Any]) -> None:
-        if step.namespace == jobs.NAMESPACE:
-            await jobs.carry(step, journal)
+        if step.namespace != NAMESPACE:
+            await _elsewhere(step, journal, recorder)
             return
         timer = step.args
         element, deed = _tick(step, timer)
@@ -68,18 +71,22 @@ def processor(journal: Journal) -> Processor[Any]:
             if timer["chain"] > 0:
                 _set_timer(step, {**timer, "chain": timer["chain"] - 1})
 
-    made.reply(_keep_reply)
+    made.reply(functools.partial(_take_reply, recorder=recorder))
     return made
 
 
-async def _elsewhere(step: Step[Any], journal: Journal) -> Any:
+async def _take_reply(step: Step[Any], recorder: steps.Recorder) -> None:
+    """Leave all processes but actors as they are: the judge reads the args of the task."""
+    if step.namespace == steps.NAMESPACE:
+        await steps.act(step, recorder)
+
+
+async def _elsewhere(step: Step[Any], journal: Journal, recorder: steps.Recorder) -> Any:
     if step.namespace == messages.NAMESPACE:
         return await messages.receive(step)
+    if step.namespace == steps.NAMESPACE:
+        return await steps.act(step, recorder)
     return await jobs.carry(step, journal)
-
-
-async def _keep_reply(_step: Step[Any]) -> None:
-    """Leave the process as it is: the judge reads the args of the task."""
 
 
 def _request(step: Step[Any], order: dict[str, Any]) -> tuple[str, Deed]:
@@ -149,7 +156,8 @@ def main() -> None:
     parser.add_argument("--bind", required=True)
     parser.add_argument("--journal", required=True, type=Path)
     arguments = parser.parse_args()
-    processor(Journal(arguments.journal)).serve(arguments.bind)
+    recorder = steps.Recorder(path_beside(arguments.journal))
+    processor(Journal(arguments.journal), recorder).serve(arguments.bind)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ COMMANDS = [
     "namespace get orders",
     "namespace list",
     "namespace delete orders",
+    "namespace apply {namespaces} --yes",
+    "namespace export",
     "gate list",
     "gate get g",
     "gate set g --capacity 1",
@@ -144,7 +146,9 @@ def arguments(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     """Return the arguments of a command, of which each stands as one word."""
     job = tmp_path / "job.json"
     job.write_text('{"nodes": {"a": {}}}')
-    return [it.format(job=job) for it in request.param.split()]
+    namespaces = tmp_path / "namespaces.toml"
+    namespaces.write_text('[namespaces.orders]\nprocessor_targets = ["h:1"]\n')
+    return [it.format(job=job, namespaces=namespaces) for it in request.param.split()]
 
 
 def check_harmless(text: str) -> None:
@@ -181,7 +185,9 @@ def test_no_number_is_too_large_for_an_answer(number: int | str, cli: Cli) -> No
         if argument.hint is int or int in get_args(argument.hint)
     ]
     for line, option in options:
-        before = line.partition(f" {option} ")[0].format(job="job.json").split()
+        before = (
+            line.partition(f" {option} ")[0].format(job="job.json", namespaces="n.toml").split()
+        )
         ended = cli(*before, f"{option}={number}")
 
         assert ended.code == 0 or option in ended.err, (line, option)

@@ -12,7 +12,7 @@ import pytest
 
 from progressor import errors
 from progressor.cli.input.options import Settings
-from progressor.cli.namespaces import config_from
+from progressor.cli.namespaces.namespaces import config_from
 from progressor.settings import config
 from progressor.settings.config import variable_of
 from progressor.settings.decoding import Key, SourceKind, keys_of

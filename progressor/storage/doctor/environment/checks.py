@@ -36,8 +36,8 @@ def namespaces_verdict(doctor_run: DoctorRun) -> Verdict:
         "database",
         advice=(
             "The database takes precedence: an engine that starts creates missing namespaces and "
-            "changes nothing else. Apply the change with `progressor namespace update`, or correct "
-            "the configuration."
+            "changes nothing else. Run `progressor namespace apply` with the file, or correct the "
+            "file."
         ),
         offenders=named,
     )

@@ -16,7 +16,7 @@ from progressor.domain.gates.constraint import CAPACITY_MAX, GATES_MAX, Constrai
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.policy import REASON_BYTES_MAX, RetryPolicy
 from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskType
 from progressor.sdk.client.replicas import LogLevel
@@ -30,7 +30,7 @@ from progressor.v1 import replica_service_pb2 as replicas_pb
 from progressor.v1 import types_pb2 as types
 from progressor.wire import processes as process_wire
 from progressor.wire import shapes
-from progressor.wire.processes import REASON_BYTES_MAX, retry_policy_from_wire
+from progressor.wire.processes import retry_policy_from_wire
 
 LIMIT = 1000
 YEAR = 365 * 86_400

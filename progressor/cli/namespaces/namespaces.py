@@ -17,10 +17,11 @@ from progressor.cli.input.options import (
     pairs,
 )
 from progressor.cli.output import Column, facts, instant_text, plain, show, table
+from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.sdk.values.namespaces import NamespaceConfig, OnError, ZombiePolicy
-from progressor.settings.decoding import Given
-from progressor.settings.namespaces import decode_namespace
+from progressor.settings.decoding import Given, keys_of
+from progressor.settings.namespaces import NamespaceTable, decode_namespace
 
 Targets = Annotated[
     tuple[str, ...],
@@ -118,13 +119,18 @@ def config_from(
         ConfigError: A key is unknown, or its value is wrong.
         InvalidRequestError: A text is not ``KEY=VALUE``.
     """
-    table = {} if base is None else _table_of(base)
+    table = {} if base is None else table_of(base)
     for key, value in pairs("--set", texts).items():
         _put(table, key.split("."), value)
     if targets:
         table["processor_targets"] = list(targets)
     given = {key: Given(value=value, is_text=True) for key, value in table.items()}
-    found = decode_namespace(name, given)
+    found = config_of(decode_namespace(name, given))
+    return dataclasses.replace(found, revision=base.revision if base else 0)
+
+
+def config_of(found: Namespace) -> NamespaceConfig:
+    """Return a namespace of a configuration file as the SDK sends it."""
     fields: dict[str, Any] = {
         field.name: getattr(found, field.name)
         for field in dataclasses.fields(NamespaceConfig)
@@ -135,7 +141,6 @@ def config_from(
         "on_error": OnError(found.on_error.value),
         "zombie_policy": ZombiePolicy(found.zombie_policy.value),
         "history_last": found.history_kept,
-        "revision": base.revision if base else 0,
     }
     return NamespaceConfig(**fields)
 
@@ -149,15 +154,15 @@ def _put(table: dict[str, object], path: Sequence[str], value: str) -> None:
     table[path[-1]] = value
 
 
-def _table_of(config: NamespaceConfig) -> dict[str, object]:
-    """Return a configuration as the table of a file, for the keys that a user may set."""
+def table_of(config: NamespaceConfig) -> dict[str, object]:
+    """Return a configuration as the table of a file, without the keys that have no value."""
     last = config.history_last
     table = _plain(config) | {
         "history": {None: "all", 0: "none"}.get(last, last),
         "retry_policy": _plain(config.retry_policy),
         "retry_policies": {key: _plain(policy) for key, policy in config.retry_policies.items()},
     }
-    return {key: it for key, it in table.items() if key not in {*_FIXED, "history_last"}}
+    return {key.name: table[key.name] for key in keys_of(NamespaceTable) if key.name in table}
 
 
 def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:

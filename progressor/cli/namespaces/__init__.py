@@ -1,0 +1,1 @@
+"""Commands about namespaces: one at a time, or many from a file."""
