@@ -405,14 +405,22 @@ class ReplicaStoppedError(RequestError):
 
 
 class DeadlineExceededError(RequestError):
-    """The caller's deadline passed; the task, where it has an id, continues."""
+    """The caller's deadline passed; the task, where it has an id, continues.
+
+    ``awaited``: what had not ended, such as "process 'order-1'"; "" if the caller did not wait for
+    an end.
+    """
 
     reason = "DEADLINE_EXCEEDED"
 
-    def __init__(self, task_id: int | None) -> None:
-        self.task_id = task_id
+    def __init__(self, task_id: int | None, awaited: str = "") -> None:
+        self.task_id, self.awaited = task_id, awaited
         tail = "no task is known" if task_id is None else f"task {task_id} continues"
-        super().__init__(f"the deadline passed; {tail}")
+        super().__init__(
+            f"{awaited} had not ended when the deadline passed"
+            if awaited
+            else f"the deadline passed; {tail}"
+        )
 
 
 class StorageError(ProgressorError):

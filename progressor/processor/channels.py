@@ -13,6 +13,7 @@ A step is sent
 import asyncio
 import contextlib
 import dataclasses
+import secrets
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -24,7 +25,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import failures
 from progressor.processor.step_calls import CallDeadline, StepCalls
-from progressor.processor.stream import Stream
+from progressor.processor.stream import STREAM_KEY, Stream
 from progressor.v1 import processor_service_pb2
 from progressor.wire.stream_call import StreamCall
 
@@ -176,8 +177,12 @@ class Connection:
             self._part_with(stream)
         if self._calls_until > self._loop.time():
             return None
+        name = secrets.token_hex(8)
         self._stream = stream = Stream(
-            self.target, lambda: StreamCall(self._begin_stream()), self._step_calls
+            self.target,
+            lambda: StreamCall(self._begin_stream(metadata=((STREAM_KEY, name),))),
+            self._step_calls,
+            name,
         )
         stream.open(group)
         return stream

@@ -5,10 +5,11 @@ step that breaks its stream costs the other steps on it one attempt at most.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import grpc
 from google.rpc import code_pb2
@@ -207,13 +208,27 @@ class ProcessorClient:
         """Send a step in a call of its own; `longest`: seconds that it may take if extended."""
         if not connection.is_ready and (missed := await self._miss(connection, deadline)):
             return missed
+        stream = self._channels.stream_of(connection)
+        # On a stream the processor reaches this replica also for a step in a call of its own.
+        with contextlib.nullcontext(()) if stream is None else stream.guest(task) as metadata:
+            return await self._answer_of(connection, request, task, deadline, longest, metadata)
+
+    async def _answer_of(
+        self,
+        connection: Connection,
+        request: bytes,
+        task: RunningTask,
+        deadline: float,
+        longest: float,
+        metadata: Sequence[tuple[str, str]],
+    ) -> bytes | codec.StepOutcome:
         seconds = deadline - self._loop.time()
         moves = self._channels.keep_deadlines
         call = connection.process(
             request,
             # gRPC's own deadline cannot be moved.
             timeout=max(seconds, longest) if moves else seconds,
-            metadata=_trace_metadata(task.trace_context),
+            metadata=(*_trace_metadata(task.trace_context), *metadata),
         )
         kept = self._channels.keep_deadline(call, task, deadline) if moves else None
         try:
@@ -285,9 +300,7 @@ def _is_being_cancelled() -> bool:
     return current is None or current.cancelling() > 0
 
 
-def _trace_metadata(context: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
-    if not context:
-        return None
+def _trace_metadata(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (key, context[key])
         for key in _TRACE_KEYS

@@ -15,14 +15,17 @@ Invariants:
  6. The queue of outgoing items is bounded; when it is full, a step is sent as a call of its own.
     The stream to a processor that reads nothing while steps time out is closed: the processor
     may be waiting for steps to end whose cancellations it has not read.
+ 7. A step that is sent in a call of its own may make its calls on the stream while that call lasts;
+    a draining stream waits for it.
 
 A step costs one future, two dictionary entries and no asyncio task; all timeouts share one timer.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import grpc
@@ -45,6 +48,9 @@ LINE_MAX = 65_536
 
 STALL_SECONDS = 10.0
 """How long a frame may wait for the processor to read it while steps time out behind it."""
+
+STREAM_KEY, STEP_KEY = "progressor-stream", "progressor-step-id"
+"""Metadata: the name of a stream, and the step of a call of its own that makes calls on it."""
 
 _SWEEP_SECONDS = 0.01
 """Between two checks for timed-out steps, unless a new one times out earlier."""
@@ -89,6 +95,7 @@ class Stream:
         target: str,
         call: Callable[[], StreamCall[bytes, bytes]],
         step_calls: StepCalls | None = None,
+        name: str = "",
     ) -> None:
         """Open nothing; `open` does. Needs a running event loop.
 
@@ -96,6 +103,7 @@ class Stream:
             target: For the names of tasks.
             call: Begins the RPC.
             step_calls: Serves what steps ask for; None: nothing does.
+            name: Unique among the streams of all replicas, for its guests.
         """
         self.is_open = False
         self.was_refused = False
@@ -108,12 +116,14 @@ class Stream:
         """Whether it ended with UNAVAILABLE before any answer."""
         self._has_answered = False
         self._draining = False
-        self._target = target
+        self._target, self._name = target, name
         self._begin = call
         self._call: StreamCall[bytes, bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _Step] = {}
+        # The tasks of steps that were sent in calls of their own, by step_id.
+        self._guests: dict[int, RunningTask] = {}
         self._last_id = 0
         self._outbox: Outbox[_Item] = Outbox(size=_size)
         self._sweep: asyncio.TimerHandle | None = None
@@ -165,6 +175,17 @@ class Stream:
             if self._waiting.pop(step_id, None) is not None:
                 self._take_back(step)
             raise
+
+    @contextlib.contextmanager
+    def guest(self, task: RunningTask) -> Iterator[Sequence[tuple[str, str]]]:
+        """Let a step in a call of its own make its calls here; yield the metadata of that call."""
+        self._last_id = step_id = self._last_id + 1
+        self._guests[step_id] = task
+        try:
+            yield (STREAM_KEY, self._name), (STEP_KEY, str(step_id))
+        finally:
+            del self._guests[step_id]
+            self._leave_when_done()
 
     def close(self) -> None:
         """End at once; pending steps fail with "channel closed". Safe to repeat."""
@@ -252,21 +273,23 @@ class Stream:
         if self._step_calls is None:
             return
         step = self._waiting.get(call.step_id)
+        task = self._guests.get(call.step_id) if step is None else step.task
         overloaded = len(self._serving) >= CALLS_MAX
-        if step is None or step.task is None or overloaded:
+        if task is None or overloaded:
             self._outbox.put(self._step_calls.refuse(call, overloaded=overloaded))
             return
         serving = group.create_task(
-            self._serve(self._step_calls, call, step, step.task), name="call of a step"
+            self._serve(self._step_calls, call, step, task), name="call of a step"
         )
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
 
     async def _serve(
-        self, calls: StepCalls, call: frames_pb2.RawStepCall, step: _Step, task: RunningTask
+        self, calls: StepCalls, call: frames_pb2.RawStepCall, step: _Step | None, task: RunningTask
     ) -> None:
         result, left = await calls.serve(call, task)
-        if left is not None:
+        # The deadline of a step in a call of its own is read again when it comes, see CallDeadline.
+        if left is not None and step is not None:
             step.deadline = max(step.deadline, self._loop.time() + left.total_seconds())
         if not self.has_ended:
             self._outbox.put(result)
@@ -315,7 +338,8 @@ class Stream:
         self._leave_when_done()
 
     def _leave_when_done(self) -> None:
-        if self._draining and not self._waiting and self._call is not None:
+        has_steps = self._waiting or self._guests
+        if self._draining and not has_steps and self._call is not None:
             self._call.cancel()
 
     def _sweep_by(self, deadline: float) -> None:

@@ -155,7 +155,8 @@ class Requests:
             async with asyncio.timeout(timeout):
                 return await waiter
         except TimeoutError:
-            raise errors.DeadlineExceededError(None) from None
+            awaited = f"process {key.process_id!r}"
+            raise errors.DeadlineExceededError(None, awaited) from None
         finally:
             self.replies.ends.forget(begun, waiter)
 

@@ -154,7 +154,7 @@ class ProcessStreamResponse(_message.Message):
 
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepCall]:
-        """Requests of running steps to the engine. A processor that gets its steps by unary calls uses
+        """Requests of running steps to the engine. A processor that gets its steps by unary calls alone uses
         StepService instead.
         """
 
@@ -175,7 +175,14 @@ Global___ProcessStreamResponse: _TypeAlias = ProcessStreamResponse  # noqa: Y015
 
 @_typing.final
 class StepCall(_message.Message):
-    """A request of a running step of this stream; it has the effect of an RPC of StepService."""
+    """A request of a running step of this stream; it has the effect of an RPC of StepService.
+
+    The engine sends some steps by Process although there is a stream, for example those of more than
+    1 MiB. They can make requests on the stream too: the metadata of such a call has the name of the
+    stream as `progressor-stream` and the step_id as `progressor-step-id`. The same `progressor-stream`
+    is in the metadata with which the engine has opened the stream, which may arrive after the call. A
+    draining processor keeps the stream open until such a step has ended.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -201,6 +201,7 @@ class Jobs(Resource[Connection]):
             parse=lambda message: read_change(message, context=context),
             revision_of=lambda view: view.job.revision,
             timeout=timeout,
+            awaited=f"job {job_id!r}",
         )
 
     async def wait(

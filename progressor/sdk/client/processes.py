@@ -207,7 +207,7 @@ class Processes(Resource[Connection]):
         metadata: Mapping[str, Payload] | None = None,
         history: Sequence[values.NewEvent] = (),
         timer: values.NewTimer | None = None,
-        timers: Mapping[str, values.NewTimer] | None = None,
+        timers: Mapping[str, values.NewTimer | values.Timer] | None = None,
         detail: str = "",
         result: Payload = None,
         previous_status: values.ProcessStatus = values.ProcessStatus.UNSPECIFIED,
@@ -221,12 +221,15 @@ class Processes(Resource[Connection]):
         """Import a process with its state, without running a task.
 
         A `timer`, and `timers` by their names, require the status running, `detail` and
-        `corrupted_by_type` error, and `result` finished. `state_version` is the version of the
-        state for the processor's upgrades.
+        `corrupted_by_type` error, and `result` finished. `timers` may be those of a snapshot, which
+        have no args; the one of the name "" is the timer without a name. `state_version` is the
+        version of the state for the processor's upgrades.
 
         Raises:
+            ValueError: The timer without a name is given twice.
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
         """
+        unnamed, named = values.timers_to_wire(timer, timers or {}, self.codec)
         request = pb.PutRequest(
             process_id=process_id,
             status=status.number,
@@ -237,10 +240,8 @@ class Processes(Resource[Connection]):
             created_at=optional(instant_to_wire, created_at),
             status_changed_at=optional(instant_to_wire, status_changed_at),
             history=[values.event_to_wire(event, self.codec) for event in history],
-            timer=None if timer is None else values.timer_to_wire(timer, self.codec),
-            named_timers={
-                name: values.timer_to_wire(it, self.codec) for name, it in (timers or {}).items()
-            },
+            timer=unnamed,
+            named_timers=named,
             corrupted_by_type=corrupted_by_type.number,
             result=self.codec.encode(result),
             idempotency_key=idempotency_key,
@@ -402,7 +403,10 @@ class Processes(Resource[Connection]):
             ValueError: The result is not a `type`.
         """
         request = pb.AwaitProcessRequest(process_id=process_id, until_finished=until_finished)
-        return exchange(self, request, _read_result, kind=type, repeatable=True, **options)
+        awaited = f"process {process_id!r}"
+        return exchange(
+            self, request, _read_result, kind=type, repeatable=True, awaited=awaited, **options
+        )
 
 
 def _asked(

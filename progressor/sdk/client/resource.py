@@ -56,6 +56,7 @@ def exchange(  # noqa: PLR0913  # how a request is sent and read
     kind: object = ANYTHING,
     field: str = "",
     repeatable: bool = False,
+    awaited: str = "",
     timeout: Seconds | None = None,
     namespace: str = "",
 ) -> Exchange[Result]:
@@ -69,7 +70,7 @@ def exchange(  # noqa: PLR0913  # how a request is sent and read
     def parse(message: Any) -> Result:  # noqa: ANN401  # of any kind
         return read(getattr(message, field) if field else message, "", context)
 
-    return Exchange(request, parse, timeout, repeatable=repeatable)
+    return Exchange(request, parse, timeout, repeatable=repeatable, awaited=awaited)
 
 
 def listing(

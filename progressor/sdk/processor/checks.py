@@ -64,15 +64,21 @@ def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> N
 
 
 def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> None:
-    """Raise TypeError if a handler lacks an `await`, or requests what the codec cannot read."""
+    """Raise TypeError if a handler lacks an `await`, or requests what the codec cannot read.
+
+    `Step.keep_alive` needs an ``async with`` as other requests need an `await`.
+    """
     source = _Source.of(handler)
     for call, chain in () if source is None else _calls(source.definition):
         assert source is not None, "there are calls"
         is_asked = _is_of_step(call.func, source.step) and call.func.attr in _REQUESTS
+        if _is_of_step(call.func, source.step) and _is_not_entered(call.func.attr, chain):
+            called = f"{ast.unparse(call.func)}(...) with `async with`"
+            message = f"{owner} must enter {called} {source.place(call)}{_how_to_await(handler)}"
+            raise TypeError(message)
         is_coroutine = is_asked or _is_coroutine_function(call.func, source.function)
         if is_coroutine and _is_lost(chain, source.step):
-            how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"
-            how += ", or use step.blocking" if how and is_asked else ""
+            how = _how_to_await(handler, is_asked=is_asked)
             called = f"{ast.unparse(call.func)}(...)"
             message = f"{owner} must await {called} {source.place(call)}{how}"
             raise TypeError(message)
@@ -163,6 +169,21 @@ def _calls(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple
             yield node, chain
         inner = (node, *chain)
         stack.extend((it, inner) for it in reversed(list(ast.iter_child_nodes(node))))
+
+
+def _how_to_await(handler: Callable[..., object], *, is_asked: bool = True) -> str:
+    if inspect.iscoroutinefunction(handler):
+        return ""
+    return "; make the handler `async def`" + (", or use step.blocking" if is_asked else "")
+
+
+def _is_not_entered(attribute: str, chain: _Chain) -> bool:
+    """Return whether the context manager of `Step.keep_alive` is never entered, or by `with`."""
+    match chain:
+        case (ast.withitem(), ast.With(), *_) | (ast.Expr() | ast.Await(), *_):
+            return attribute == "keep_alive"
+        case _:
+            return False
 
 
 def _is_lost(chain: _Chain, step: str) -> bool:

@@ -1,7 +1,8 @@
-"""How a running step reaches the engine: on its stream, by StepService, or not at all."""
+"""How a running step reaches the engine: on a stream, by StepService, or not at all."""
 
 import asyncio
 import datetime as dt
+import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
@@ -25,6 +26,12 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 SERVICE_TIMEOUT = dt.timedelta(seconds=10)
 """For one request to StepService; it is repeated while the step runs."""
 
+PROBE_SECONDS_MAX, PROBE_SECONDS_MIN = 5.0, 1.0
+"""How long an engine that has not answered is tried before a step is retried."""
+
+_PROBE = dt.timedelta(microseconds=1)
+"""An extension that changes nothing, since a deadline is never moved to an earlier instant."""
+
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 
@@ -37,9 +44,16 @@ _REPEATED = (
     EngineUnavailableError,
 )
 
+_log = logging.getLogger(__name__)
+
 
 class StepLink:
     """What a step can ask for while it runs. Both requests are safe to repeat, and are repeated."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the engine is known to answer; False: `prepare` finds out."""
+        return True
 
     is_lost = False
     """Whether the engine has given the step up."""
@@ -54,6 +68,14 @@ class StepLink:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of the server."""
         raise NotImplementedError
+
+    async def prepare(self) -> None:
+        """Raise an error, before a function runs, if its result could not be stored.
+
+        Raises:
+            EngineUnavailableError: No engine answers.
+            LeaseLostError: The engine has given the step up, or this is another engine.
+        """
 
     async def remember(self, key: str, value: bytes) -> bytes | None:
         """Store a memo; return the value that it has already, None: it is stored.
@@ -72,6 +94,9 @@ class StepLink:
             InvalidRequestError: `by` is not greater than 0.
         """
         return await self._insist(lambda: self._extend(by))
+
+    def close(self) -> None:
+        """Note that the step has ended."""
 
     def check(self) -> None:
         """Raise an error if nothing can be asked for."""
@@ -163,12 +188,106 @@ class StreamLink(StepLink):
         return result
 
 
+class GuestStream(AskOnStream, Protocol):
+    """A stream that a step in a call of its own may use."""
+
+    def admit(self) -> None:
+        """Keep the stream, also in a drain, until `dismiss`."""
+
+    def dismiss(self) -> None:
+        """End what `admit` began."""
+
+
+class FindStream(Protocol):
+    """The streams of a server, as a link needs them."""
+
+    async def find(self, name: str) -> GuestStream | None:
+        """Return the stream of a name, which may be on its way; None: there is none."""
+
+
+class GuestLink(StreamLink):
+    """Asks for a step in a call of its own, on the stream that its engine names in the call."""
+
+    def __init__(self, streams: FindStream, name: str, step_id: int) -> None:
+        self._streams, self._name, self._step_id = streams, name, step_id
+        self._loop = asyncio.get_running_loop()
+        self._host: GuestStream | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the server."""
+        return self._loop
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the stream was found."""
+        return self._host is not None
+
+    async def prepare(self) -> None:
+        """Find the stream."""
+        found = await self._streams.find(self._name)
+        if found is None:
+            raise errors.LeaseLostError
+        if self._host is None:
+            found.admit()
+            self._host = self._stream = found
+
+    def close(self) -> None:
+        """Leave the stream."""
+        if self._host is not None:
+            self._host.dismiss()
+
+    async def _ask(self, call: frames_pb2.RawStepCall) -> frames_pb2.RawStepCallResult:
+        if self._host is None:
+            await self.prepare()
+        return await super()._ask(call)
+
+
+class Engine:
+    """The engine at an address, for all steps of a server."""
+
+    def __init__(self, address: str) -> None:
+        """Connect with the first request."""
+        self.address = address
+        self.is_ready = False
+        """Whether the last request has succeeded."""
+        self.why = "it does not answer"
+        """Why the last request has failed."""
+        self._has_warned = False
+        self._connection = Connection(
+            Endpoint(
+                target=address, timeout=SERVICE_TIMEOUT, credentials=None, jitter=random.random
+            )
+        )
+
+    async def send(self, request: message.Message, read: Callable[[Any], Answer]) -> Answer:
+        """Return the answer to one request, which is not repeated here."""
+        try:
+            answer = await self._connection.send(Exchange(request, read, None))
+        except (errors.LeaseLostError, errors.InvalidRequestError):
+            raise  # of this step alone
+        except errors.ProgressorError as error:
+            self.is_ready = False
+            self.why = error.why if isinstance(error, EngineUnavailableError) else str(error)
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning("requests of steps to the engine fail: %s", error)
+            raise
+        self.is_ready, self._has_warned = True, False
+        return answer
+
+    async def close(self) -> None:
+        """Close the connection; requests in flight end with an error."""
+        await self._connection.close()
+
+
 class ServiceLink(StepLink):
     """Asks StepService."""
 
-    def __init__(self, connection: Connection, request: pb.ProcessRequest) -> None:
-        self._connection, self._loop = connection, asyncio.get_running_loop()
+    def __init__(self, engine: Engine, request: pb.ProcessRequest) -> None:
+        self._engine, self._loop = engine, asyncio.get_running_loop()
         process, task = request.process, request.task
+        self._deadline = request.deadline
         self._lease: dict[str, Any] = {
             "namespace": process.namespace,
             "process_id": process.process_id,
@@ -181,20 +300,36 @@ class ServiceLink(StepLink):
         """The event loop of the server."""
         return self._loop
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the engine has answered the last request of any step."""
+        return self._engine.is_ready
+
+    async def prepare(self) -> None:
+        """Make a request that changes nothing, repeated for a part of the step's time."""
+        left = self._deadline.ToDatetime(dt.UTC) - dt.datetime.now(dt.UTC)
+        seconds = min(max(left.total_seconds() / 2, PROBE_SECONDS_MIN), PROBE_SECONDS_MAX)
+        try:
+            async with asyncio.timeout(seconds):
+                await self.extend(_PROBE)
+        except errors.LeaseLostError:
+            raise
+        except (TimeoutError, errors.ProgressorError) as error:
+            advice = "step.once has not run its function: check the argument `engine` of serve"
+            why = f"{self._engine.why}; {advice}"
+            raise EngineUnavailableError(self._engine.address, why) from error
+
     async def _remember(self, key: str, value: bytes) -> bytes | None:
         asked = step_service.RememberRequest(key=key, value=value, **self._lease)
-        return await self._connection.send(Exchange(asked, _earlier, None, repeatable=True))
+        return await self._engine.send(asked, _earlier)
 
     async def _extend(self, by: dt.timedelta) -> dt.datetime:
         asked = step_service.ExtendRequest(by=duration_to_wire(by), **self._lease)
-        extended = Exchange(
-            asked, lambda found: instant_from_wire(found.deadline), None, repeatable=True
-        )
-        return await self._connection.send(extended)
+        return await self._engine.send(asked, lambda found: instant_from_wire(found.deadline))
 
 
 class NoLink(StepLink):
-    """Of a step that came in a call of its own to a processor that does not know the engine."""
+    """Of a step that came in a call of its own, without a stream or the address of the engine."""
 
     def check(self) -> None:
         """Raise RuntimeError, which says what to do."""
@@ -203,13 +338,6 @@ class NoLink(StepLink):
             'with serve(..., engine="host:port"), to use step.once, step.extend and step.keep_alive'
         )
         raise RuntimeError(message)
-
-
-def connection_to(engine: str) -> Connection:
-    """Return a connection to the engine at an address; it opens with the first request."""
-    return Connection(
-        Endpoint(target=engine, timeout=SERVICE_TIMEOUT, credentials=None, jitter=random.random)
-    )
 
 
 def _earlier(found: Any) -> bytes | None:  # noqa: ANN401  # of the stream or of the service

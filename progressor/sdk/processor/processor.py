@@ -44,6 +44,7 @@ from progressor.sdk.processor.versions import (
 from progressor.sdk.transport.propagation import under
 from progressor.sdk.values.processes import TaskType
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.wire.fields import id_faults
 
 Returned = TypeVar("Returned")
 Handler: TypeAlias = Callable[[Step[State]], Returned]
@@ -261,7 +262,8 @@ class Processor(Generic[State]):
 
         Raises:
             Fail: An upgrade failed; the reason is STATE_UPGRADE_FAILED.
-            ValueError: The state is of a newer version, or not of the type of its version.
+            ValueError: The state is of a newer version, or not of the type of its version, or
+                `version` is less than 0.
         """
         return self.decode_state(self._codec.encode(state), version)
 
@@ -269,6 +271,9 @@ class Processor(Generic[State]):
         """Return an encoded state of this processor's version or an older one, as `upgraded`."""
         if version > self._version:
             raise ValueError(self._newer(version))
+        if version < 0:
+            message = f"the version of a state must be at least 0, got {version}"
+            raise ValueError(message)
         state: State | None
         if self._versions is None:
             state = self._codec.decode(data, self._state_type)
@@ -290,9 +295,20 @@ class Processor(Generic[State]):
         ``@orders.reply("picked")`` handles the answers to messages with ``reply="picked"``,
         ``@orders.reply`` those whose name has no handler of its own. The handler finds the answer
         in `Step.reply`.
+
+        A step that sends a message whose reply has no handler raises ValueError. If a handler is
+        removed while its replies are on their way, they break their processes; retry these with a
+        processor that has the handler again.
+
+        Raises:
+            ValueError: The name is longer than 256 bytes or has a control character, or it has a
+                handler already.
         """
         if not isinstance(name, str):
             return self._register(TaskType.REPLY, name)
+        for fault in id_faults(name or "any"):
+            message = f"the name of a reply {fault}: {name[:256]!r}"
+            raise ValueError(message)
 
         def register(handler: Handler[State, Returned]) -> Handler[State, Returned]:
             return self._register(TaskType.REPLY, handler, reply=name)
@@ -376,6 +392,7 @@ class Processor(Generic[State]):
             state_type=self._state_type,
             versions=self._versions,
             link=attempt.link,
+            expect_reply=self._expect_reply,
         )
         try:
             value = await _run(handler, step, attempt)
@@ -445,6 +462,17 @@ class Processor(Generic[State]):
             self._handlers[task_type.number] = made
         self._is_checked = False
         return handler
+
+    def _expect_reply(self, name: str) -> None:
+        """Raise ValueError if a reply of this name has no handler."""
+        if name in self._replies or TaskType.REPLY.number in self._handlers:
+            return
+        own = f'@processor.reply("{name}"), or ' if name else ""
+        message = (
+            f"processor {self._name!r} has no handler for the reply {name!r}: "
+            f"add one with {own}@processor.reply for all replies without one"
+        )
+        raise ValueError(message)
 
     def _unimplemented(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
         task_type = TaskType.from_number(request.task.type)

@@ -48,6 +48,8 @@ class StepRequests:
         with self._using(key, kind):
             if key not in self._memos:
                 self._check_room()
+                if not self._link.is_ready:
+                    await self._link.prepare()
                 value = function(*args)
                 if inspect.isawaitable(value):
                     value = await value
@@ -62,6 +64,8 @@ class StepRequests:
         with self._using(key, kind):
             if key not in self._memos:
                 self._check_room()
+                if not self._link.is_ready:
+                    self._link.wait_for(self._link.prepare())
                 value = function(*args)
                 if inspect.iscoroutine(value):
                     value = self._link.wait_for(value)

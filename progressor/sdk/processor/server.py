@@ -15,10 +15,10 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from progressor.sdk.processor.links import ServiceLink, StepLink, connection_to
+from progressor.sdk.processor.links import Engine, ServiceLink, StepLink
 from progressor.sdk.processor.streaming import AnswerStep, StepServer
 from progressor.sdk.processor.verdicts import failure
-from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, Connection, check_address
+from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
 from progressor.v1 import processor_service_pb2 as pb
 
 try:
@@ -98,9 +98,8 @@ def serve(
         limits: How much runs at once.
         streaming: Offer ProcessStream, in which a step costs a fraction of a single call. The
             engine detects this.
-        engine: The address of the engine, "host:port" or "unix:/path". Steps that come in calls of
-            their own need it for `Step.once`, `extend` and `keep_alive`: those of a processor
-            without streaming, and steps of more than 1 MiB. No TLS.
+        engine: The address of the engine, "host:port" or "unix:/path". Without streaming, steps
+            need it for `Step.once`, `extend` and `keep_alive`. No TLS.
     """
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(
@@ -130,7 +129,7 @@ async def running(
         TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
     """
     check_address(bind)
-    connection = None if engine is None else connection_to(engine)
+    at_address = None if engine is None else Engine(engine)
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     steps = StepServer(_router(processors, threads), limits.steps_max)
     for processor in processors:
@@ -146,7 +145,7 @@ async def running(
         ),
         maximum_concurrent_rpcs=rpcs_max,
     )
-    server.add_generic_rpc_handlers((_service(steps, connection, streaming=streaming),))
+    server.add_generic_rpc_handlers((_service(steps, at_address, streaming=streaming),))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
@@ -161,8 +160,8 @@ async def running(
         steps.leave()
         await health_servicer.leave()
         await server.stop(limits.drain_timeout.total_seconds())
-        if connection is not None:
-            await connection.close()
+        if at_address is not None:
+            await at_address.close()
         threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -174,7 +173,7 @@ async def _describe(
 
 
 def _service(
-    steps: StepServer, engine: Connection | None, *, streaming: bool
+    steps: StepServer, engine: Engine | None, *, streaming: bool
 ) -> grpc.GenericRpcHandler:
     """Return the service; without streaming, ProcessStream is UNIMPLEMENTED."""
 
@@ -184,11 +183,17 @@ def _service(
     ) -> pb.ProcessResponse:
         if not steps.take():
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many running steps")
+        link: StepLink | None = None
         try:
-            link = None if engine is None else ServiceLink(engine, request)
+            if engine is not None:
+                link = ServiceLink(engine, request)
+            elif streaming:
+                link = steps.guest_link(context)
             return await steps.answer(request, link)
         finally:
             steps.release()
+            if link is not None:
+                link.close()
 
     methods: dict[str, Any] = {
         "Process": grpc.unary_unary_rpc_method_handler(

@@ -78,6 +78,7 @@ class Step(Generic[State]):
     __slots__ = (
         "_args",
         "_codec",
+        "_expect_reply",
         "_history",
         "_link",
         "_nodes",
@@ -89,7 +90,7 @@ class Step(Generic[State]):
         "_versions",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a processor gives each step
         self,
         request: pb.ProcessRequest,
         response: pb.ProcessResponse,
@@ -98,10 +99,11 @@ class Step(Generic[State]):
         state_type: Payload = Any,
         versions: StateVersions | None = None,
         link: StepLink | None = None,
+        expect_reply: Callable[[str], None] | None = None,
     ) -> None:
         self._request, self._response = request, response
         self._codec, self._state_type, self._versions = codec, state_type, versions
-        self._link = link
+        self._link, self._expect_reply = link, expect_reply
         self._requests: StepRequests | None = None
         self._args = self._state = self._history = self._nodes = _UNREAD
 
@@ -424,7 +426,8 @@ class Step(Generic[State]):
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: An id is invalid, or the step sends more than 100 messages.
+            ValueError: An id is invalid, the processor has no handler for the `reply`, or the step
+                sends more than 100 messages.
         """
         self._send(MessageKind.START, process_id, args, options, metadata)
 
@@ -444,7 +447,8 @@ class Step(Generic[State]):
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: An id is invalid, or the step sends more than 100 messages.
+            ValueError: An id is invalid, the processor has no handler for the `reply`, or the step
+                sends more than 100 messages.
         """
         self._send(MessageKind.NOTIFY, process_id, args, options)
 
@@ -460,7 +464,8 @@ class Step(Generic[State]):
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: An id is invalid, or the step sends more than 100 messages.
+            ValueError: An id is invalid, the processor has no handler for the `reply`, or the step
+                sends more than 100 messages.
         """
         self._send(MessageKind.CALL, process_id, args, options)
 
@@ -473,6 +478,9 @@ class Step(Generic[State]):
         metadata: Mapping[str, Payload] | None = None,
     ) -> None:
         add_message(self._response, kind, process_id, args, options, self._codec, metadata=metadata)
+        reply = options.get("reply")
+        if reply is not None and self._expect_reply is not None:
+            self._expect_reply(reply)
 
     async def once(
         self,

@@ -10,32 +10,38 @@ Invariants:
  3. A step that the engine cancelled is cancelled or never started, and not answered.
  4. The end of a stream cancels the handlers of its steps.
  5. No step sees a context variable that another has set, such as the current span.
- 6. A drain is announced on every stream; running steps, and steps that were sent before the engine
+ 6. A step in a call of its own may use the stream that its engine names in the call; the stream
+    stays open until that step has ended.
+ 7. A drain is announced on every stream; running steps, and steps that were sent before the engine
     received the announcement, are answered before the stream ends.
 """
 
 import asyncio
 import collections
+import contextlib
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf import message
 
 from progressor import errors
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk.processor.links import StepLink, StreamLink
+from progressor.sdk.processor.links import GuestLink, StepLink, StreamLink
 from progressor.sdk.processor.verdicts import failure, text_of_step
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.frames import Outbox
 
-Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 AnswerStep: TypeAlias = Callable[
     [pb.ProcessRequest, StepLink | None], Awaitable[pb.ProcessResponse]
 ]
+
+STREAM_KEY, STEP_KEY = "progressor-stream", "progressor-step-id"
+"""Metadata: the name of a stream, and the step of a call of its own that makes calls on it."""
 
 QUEUE_STEPS_MAX = 10_000
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -69,6 +75,9 @@ class StepServer:
         self._queue_bytes = 0
         self._shortened = asyncio.Event()
         self._streams: set[_Stream] = set()
+        # By the names that engines have given them.
+        self._named: dict[str, _Stream] = {}
+        self._opened = asyncio.Event()
         self._leaving = False
 
     def take(self) -> bool:
@@ -104,16 +113,35 @@ class StepServer:
 
     async def serve_stream(self, _frames: object, context: Context) -> None:
         """Answer one stream until the engine closes it or this server drains."""
-        stream = _Stream(context, self)
+        stream, name = _Stream(context, self), _metadata(context).get(STREAM_KEY, "")
         self._streams.add(stream)
+        self._named[name] = stream
+        opened, self._opened = self._opened, asyncio.Event()
+        opened.set()
         if self._leaving:
             stream.leave()
         try:
             await stream.run()
         finally:
             self._streams.discard(stream)
+            self._named.pop(name, None)
         if stream.garbled:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a frame cannot be read")
+
+    def guest_link(self, context: Context) -> GuestLink | None:
+        """Return the link of a step in a call of its own; None: its engine names no stream."""
+        metadata = _metadata(context)
+        name, step_id = metadata.get(STREAM_KEY, ""), metadata.get(STEP_KEY, "")
+        return GuestLink(self, name, int(step_id)) if name and step_id.isdecimal() else None
+
+    async def find(self, name: str) -> "_Stream | None":
+        """Return the stream of a name; the engine may have opened it together with the call."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CROSSING_SECONDS):
+                while name not in self._named:
+                    await self._opened.wait()
+        stream = self._named.get(name)
+        return None if stream is None or stream.has_ended else stream
 
     def leave(self) -> None:
         """Announce the drain; each stream ends when its last step is answered."""
@@ -137,6 +165,7 @@ class _Stream:
         self._answers: Outbox[_Item] = Outbox(size=_size)
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._calls: dict[int, asyncio.Future[frames_pb2.RawStepCallResult]] = {}
+        self._guest_count = 0
         self._last_call_id = 0
         self.loop = asyncio.get_running_loop()
         self._leaving = self._read_all = False
@@ -168,6 +197,20 @@ class _Stream:
             return
         self._leaving = True
         self._answers.put(None)
+        self._end_when_done()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will be asked or answered."""
+        return self._over.is_set()
+
+    def admit(self) -> None:
+        """Stay open for a step in a call of its own until `dismiss`."""
+        self._guest_count += 1
+
+    def dismiss(self) -> None:
+        """End what `admit` began."""
+        self._guest_count -= 1
         self._end_when_done()
 
     async def ask(self, call: frames_pb2.RawStepCall) -> frames_pb2.RawStepCallResult:
@@ -292,7 +335,7 @@ class _Stream:
             self._over.set()
 
     def _end_when_done(self) -> None:
-        if self._steps:
+        if self._steps or self._guest_count:
             return
         if self._read_all:
             self._over.set()
@@ -301,7 +344,7 @@ class _Stream:
             asyncio.get_running_loop().call_later(_CROSSING_SECONDS, self._end_if_done)
 
     def _end_if_done(self) -> None:
-        if not self._steps:
+        if not self._steps and not self._guest_count:
             self._over.set()
 
     def _clear_queue(self) -> None:
@@ -318,6 +361,10 @@ class _Stream:
         while self._steps:
             self._steps.popitem()
             self._server.release()
+
+
+def _metadata(context: Context) -> dict[str, Any]:
+    return dict(context.invocation_metadata() or ())
 
 
 def _size(item: _Item) -> int:

@@ -10,16 +10,13 @@ import grpc
 from progressor import errors
 from progressor.domain.processes import task as domain
 from progressor.domain.processes.intent import TIMERS_MAX, Failed, Rejected
-from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
 from progressor.sdk.processor.verdicts import status_number
 from progressor.sdk.testing.link import RehearsedLink
 from progressor.sdk.testing.timers import timer_changes
-from progressor.sdk.values.messages import SentMessage
 from progressor.sdk.values.namespaces import NamespaceConfig
-from progressor.sdk.values.replies import TaskError
-from progressor.v1 import messages_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2
 from progressor.wire import fields, messages, processes
 
 _CODES = {status_number(it): it for it in grpc.StatusCode}
@@ -154,24 +151,3 @@ class InlineExecutor(Executor):
         with self._link.plain_handler():
             future.set_result(function(*args, **kwargs))
         return future
-
-
-def reply_to(
-    message: SentMessage, response: Payload, error: TaskError | None, codec: Codec
-) -> messages_pb2.MessageReply:
-    """Return the answer to a message; raise ValueError if it wants none."""
-    if message.reply is None:
-        problem = f"the message to {message.process_id!r} was sent without reply="
-        raise ValueError(problem)
-    reply = messages_pb2.MessageReply(
-        name=message.reply,
-        kind=message.kind.number,
-        namespace=message.namespace,
-        process_id=message.process_id,
-    )
-    if error is None:
-        reply.response = codec.encode(response)
-    else:
-        reply.error.code, reply.error.reason = error.code, error.reason
-        reply.error.message = error.message
-    return reply

@@ -37,14 +37,14 @@ from progressor.sdk.testing.answers import (
     invalid_answer,
     recorded,
     refusal_of,
-    reply_to,
 )
 from progressor.sdk.testing.link import RehearsedLink
+from progressor.sdk.testing.messages import Messages
 from progressor.sdk.testing.records import TakenStep
 from progressor.sdk.testing.snapshots import Stored, stored_process
 from progressor.sdk.testing.timers import DueTimer, Timer, Timers, due_at, in_order, timer_changes
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
-from progressor.sdk.values.messages import SentMessage, read_sent
+from progressor.sdk.values.messages import AwaitedReply, SentMessage
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import (
     Event,
@@ -146,7 +146,7 @@ class Rehearsal(Generic[State]):
         self._suspended_timers: Timers = {}
         self._removed_by_request = False
         self._steps: list[TakenStep] = []
-        self._messages: list[SentMessage] = []
+        self._messages = Messages(self._codec)
 
     @classmethod
     def from_snapshot(
@@ -281,7 +281,7 @@ class Rehearsal(Generic[State]):
     @property
     def messages(self) -> tuple[SentMessage, ...]:
         """The messages that steps have sent, in order; `answer` replies to one."""
-        return tuple(self._messages)
+        return tuple(self._messages.sent)
 
     async def start(
         self,
@@ -430,7 +430,7 @@ class Rehearsal(Generic[State]):
 
     async def answer(
         self,
-        message: SentMessage,
+        message: SentMessage | AwaitedReply,
         response: Payload = None,
         *,
         error: TaskError | None = None,
@@ -438,15 +438,17 @@ class Rehearsal(Generic[State]):
     ) -> None:
         """Run the reply handler of the process with the answer to one of its `messages`.
 
-        The last of `steps` is the outcome. ``rejected``: the error is a rejection by a handler.
+        A message is answered once, with a response or an error; ``rejected``: the error is a
+        rejection by a handler. In a rehearsal from a snapshot, its `awaited_replies` can be
+        answered, too. The last of `steps` is the outcome.
 
         Raises:
-            ValueError: The message has no `reply`.
+            ValueError: The process has not sent the message, or it was already answered or has no
+                `reply`; or both a response and an error are given.
             ProcessFailedError, ProcessFinishedError, ProcessNotFoundError: It no longer runs.
         """
         self._expect_running()
-        reply = reply_to(message, response, error, self._codec)
-        reply.rejected = rejected
+        reply = self._messages.answer(message, response, error, rejected=rejected)
         await self._ask(domain.TaskType.REPLY, None, None, reply=reply)
 
     async def remove(self) -> None:
@@ -731,9 +733,7 @@ class Rehearsal(Generic[State]):
             process.state_version = response.state_version
         if response.HasField("metadata"):
             process.metadata.CopyFrom(response.metadata)
-        for message in response.messages:
-            message.namespace = message.namespace or self._namespace
-            self._messages.append(read_sent(message, "", self._codec))
+        self._messages.add(response.messages, namespace=self._namespace, task_id=task.task_id)
         self._recover()
         match response.WhichOneof("action"):
             case "remove":

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from progressor import errors
 from progressor.sdk.codec.wire import timedelta_of
 from progressor.sdk.transport.exchange import (
     Attempts,
@@ -95,6 +96,7 @@ class Endpoint:
             repeatable=exchange.repeatable and self.repeats,
             timeout=timeout or self.timeout,
             jitter=self.jitter,
+            awaited=exchange.awaited,
         )
 
     def watch(self, subscription: Subscription[Result]) -> Watch[Result]:
@@ -108,6 +110,8 @@ class Endpoint:
         status = read_status(error, self.target)
         pause = None if is_closed else tries.pause_after(status)
         if pause is None:
+            if tries.awaited and status.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise errors.DeadlineExceededError(None, tries.awaited) from error
             raise error_for(status) from error
         return pause
 

@@ -50,13 +50,14 @@ class Exchange(Generic[Result]):
     """A request and a function that reads its response.
 
     ``timeout`` is in seconds or a timedelta; None: the client's. ``repeatable``: sending it twice
-    has the same effect as sending it once.
+    has the same effect as sending it once. ``awaited``: see `errors.DeadlineExceededError`.
     """
 
     request: Message
     parse: Callable[[Any], Result]
     timeout: Seconds | None
     repeatable: bool = dataclasses.field(default=False, kw_only=True)
+    awaited: str = dataclasses.field(default="", kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class Subscription(Generic[Result]):
     """A request whose response is a stream of changes, resumed after a broken connection.
 
     ``request`` takes the revision after which the stream begins, at first ``after``.
-    ``revision_of`` returns the revision of a value. ``timeout`` None: no limit.
+    ``revision_of`` returns the revision of a value. ``timeout`` None: no limit. ``awaited``: see
+    `errors.DeadlineExceededError`.
     """
 
     request: Callable[[int], Message]
@@ -93,6 +95,7 @@ class Subscription(Generic[Result]):
     parse: Callable[[Any], Result]
     revision_of: Callable[[Result], int]
     timeout: Seconds | None
+    awaited: str = ""
 
 
 def nothing(_message: Message, _path: str = "", _context: object = None) -> None:
@@ -112,8 +115,14 @@ class Attempts:
     """Decides how often one request is sent: until its timeout, if it is repeatable."""
 
     def __init__(
-        self, *, repeatable: bool, timeout: dt.timedelta, jitter: Callable[[], float]
+        self,
+        *,
+        repeatable: bool,
+        timeout: dt.timedelta,
+        jitter: Callable[[], float],
+        awaited: str = "",
     ) -> None:
+        self.awaited = awaited
         self._repeatable = repeatable
         self._jitter = jitter
         self._count = 0
@@ -155,7 +164,7 @@ class Watch(Generic[Result]):
         away_max: dt.timedelta,
         jitter: Callable[[], float],
     ) -> None:
-        self._subscription = subscription
+        self._subscription, self.awaited = subscription, subscription.awaited
         self._away_max, self._jitter = away_max, jitter
         self._revision = subscription.after
         timeout = subscription.timeout

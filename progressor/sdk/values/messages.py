@@ -9,7 +9,7 @@ from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.wire import WireEnum, payload
 from progressor.sdk.values.constraints import CONSTRAINTS, Constraints
 from progressor.v1 import messages_pb2 as pb
-from progressor.wire.shapes import Shape
+from progressor.wire.shapes import UNSENT, Shape
 
 
 class MessageKind(WireEnum):
@@ -62,7 +62,11 @@ AWAITED_REPLY = Shape(AwaitedReply, pb.AwaitedReply)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message of a step, as a rehearsal shows it."""
+    """A message of a step, as a rehearsal shows it.
+
+    ``task_id``: the task whose step sent it. ``number``: its place in the step, from 1. They do not
+    count in comparisons.
+    """
 
     kind: MessageKind
     namespace: str
@@ -71,10 +75,18 @@ class SentMessage:
     context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     constraints: Constraints | None = None
     reply: str | None = None
+    task_id: int = dataclasses.field(default=0, compare=False)
+    number: int = dataclasses.field(default=0, compare=False)
 
 
 read_sent = Shape(
-    SentMessage, pb.Message, args=payload("args"), context="caller_context", constraints=CONSTRAINTS
+    SentMessage,
+    pb.Message,
+    args=payload("args"),
+    context="caller_context",
+    constraints=CONSTRAINTS,
+    task_id=UNSENT,
+    number=UNSENT,
 ).read
 
 

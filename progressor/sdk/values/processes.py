@@ -407,6 +407,33 @@ def timer_to_wire(timer: NewTimer, codec: Codec) -> types.SetTimer:
     return _SET_TIMER.message(timer, codec)
 
 
+def timers_to_wire(
+    timer: NewTimer | None, timers: Mapping[str, NewTimer | Timer], codec: Codec
+) -> tuple[types.SetTimer | None, dict[str, types.SetTimer]]:
+    """Return the timer without a name, None: none, and the others, to be imported.
+
+    Raises:
+        ValueError: The timer without a name is given twice.
+    """
+    unnamed = timers.get("")
+    if timer is not None and unnamed is not None:
+        message = "the timer without a name must be given once: as `timer`, or as timers['']"
+        raise ValueError(message)
+    named = {name: _new(it) for name, it in timers.items() if name != ""}
+    first = timer if unnamed is None else _new(unnamed)
+    return (
+        None if first is None else timer_to_wire(first, codec),
+        {name: timer_to_wire(it, codec) for name, it in named.items()},
+    )
+
+
+def _new(timer: NewTimer | Timer) -> NewTimer:
+    """Return a timer of a snapshot as one to import."""
+    if isinstance(timer, NewTimer):
+        return timer
+    return NewTimer(at=timer.due_at, remove=timer.type is TaskType.REMOVE)
+
+
 def _events(name: str) -> Field:
     """Describe a list of events."""
     return Field(

@@ -21,7 +21,7 @@ import pytest_asyncio
 
 from progressor import errors
 from progressor.sdk import NewEvent, NewTimer, RejectedError, RetryPolicy
-from progressor.sdk.processor.links import ServiceLink, StepLink, connection_to
+from progressor.sdk.processor.links import Engine, ServiceLink, StepLink
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
@@ -458,13 +458,13 @@ def running_step(text: str, ask: Callable[[StepLink], Awaitable[object]]) -> Pla
         process_id = env.fresh()
         hang, task_id = await env.busy(process_id)
         *_, request = env.asked_for(process_id)
-        connection = connection_to(env.replica.address)
-        link = ServiceLink(connection, request)
+        engine = Engine(env.replica.address)
+        link = ServiceLink(engine, request)
         await link.remember("early", b"e")
         async with env.under(text), asyncio.timeout(PATIENCE_SECONDS):
             await ask(link)
         found = [await link.remember(key, b"other") for key in ("early", "k")]
-        await connection.close()
+        await engine.close()
         hang.released.set()
         await env.client.await_task(process_id, task_id=task_id)
         await env.at_rest()

@@ -52,6 +52,11 @@ class ScriptedCall(StreamCall[bytes, bytes]):
         frame = frames_pb2.StepAnswersFrame(answers=raws, draining=draining)
         self._to_read.put_nowait(frame.SerializeToString())
 
+    def ask(self, step_id: int, **request: bytes) -> None:
+        """Put a frame with a call of a step on the stream."""
+        call = frames_pb2.RawStepCall(call_id=step_id, step_id=step_id, **request)
+        self._to_read.put_nowait(frames_pb2.StepAnswersFrame(calls=[call]).SerializeToString())
+
     def garble(self) -> None:
         self._to_read.put_nowait(b"\xff\xfe")
 

@@ -42,6 +42,7 @@ WHERE = {
         ("call p", "Call", grpc.StatusCode.INTERNAL, "INTERNAL", 1, ""),
         ("cancel p --task 7", "Cancel", STATE, "TASK_HAS_ENDED", 4, "task 7 of process 'p' has"),
         ("result p", "AwaitProcess", ABORTED, "PROCESS_TERMINATED", 4, "process 'p' was"),
+        ("result p", "AwaitProcess", TOO_LATE, "DEADLINE_EXCEEDED", 6, "process 'p' had not"),
         ("gate get g", "GetGate", NOT_FOUND, "GATE_NOT_FOUND", 3, "gate 'g' does not exist in"),
         ("job get j", "GetJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),
         ("job watch j", "GetJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),

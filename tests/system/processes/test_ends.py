@@ -347,5 +347,5 @@ async def test_a_process_that_is_being_repaired_has_not_ended(
 async def test_a_wait_ends_with_its_timeout(on_a: Client) -> None:
     await on_a.start("p")
 
-    with pytest.raises(errors.DeadlineExceededError):
+    with pytest.raises(errors.DeadlineExceededError, match=r"^process 'p' had not ended when"):
         await on_a.result("p", timeout=0.2)

@@ -23,6 +23,7 @@ from progressor.sdk import (
     Processor,
     Step,
 )
+from progressor.sdk.processor import links
 from progressor.v1 import step_service_pb2 as pb
 from progressor.v1.step_service_pb2_grpc import StepServiceStub
 from tests.support.engine.replica import NOW_AND_THEN, Replica, refusal, running_replica
@@ -63,15 +64,18 @@ async def served(
     handler: Callable[[Step[Any]], Any],
     *,
     streaming: bool = True,
-    knows_engine: bool = True,
+    engine: str | None = "",
     **options: Any,
 ) -> AsyncIterator[Client]:
-    """Serve a handler of calls, and yield a client of its namespace with a process "p"."""
+    """Serve a handler of calls, and yield a client of its namespace with a process "p".
+
+    `engine` is the address that the processor is given; "": the replica's.
+    """
     processor: Processor[Any] = Processor(f"once-{next(_numbers)}")
     processor.init(lambda _: None)
     processor.call(handler)
     processor.repair(lambda _: None)
-    engine = replica.address if knows_engine else None
+    engine = replica.address if engine == "" else engine
     options = {"retry_policy": NOW_AND_THEN, **options}
     async with (
         processor.running("127.0.0.1:0", streaming=streaming, engine=engine) as address,
@@ -192,12 +196,74 @@ async def test_a_step_in_a_call_of_its_own_says_that_it_needs_the_engine(replica
     async def pay(step: Step[Any]) -> None:
         await step.once("pay", outside.do, "pay")
 
-    async with served(replica, pay, streaming=False, knows_engine=False) as client:
+    async with served(replica, pay, streaming=False, engine=None) as client:
         with pytest.raises(ProcessFailedError) as caught:
             await client.call("p")
 
     assert 'serve(..., engine="host:port")' in caught.value.detail
     assert outside.counts == {}
+
+
+@KINDS
+async def test_large_steps_store_results_by_the_stream(replica: Replica, is_async: bool) -> None:
+    """A step of more than 1 MiB comes in a call of its own, for its args or its memos."""
+    outside, large = Outside(), "x" * 600_000
+
+    def finish(step: Step[Any], found: list[object]) -> object:
+        if step.attempt < 3:
+            raise KeyError("a bug of the handler")
+        return found
+
+    async def work(step: Step[Any]) -> object:
+        results = [await step.once(key, lambda: large) for key in ("a", "b")]
+        moved = await step.extend(60)
+        paid = await once(step, outside, f"pay-{step.attempt}", True)
+        return finish(step, [*map(len, results), paid, moved == step.deadline])
+
+    def plain(step: Step[Any]) -> object:
+        results = [step.blocking.once(key, lambda: large) for key in ("a", "b")]
+        moved = step.blocking.extend(60)
+        paid = once(step, outside, f"pay-{step.attempt}", False)
+        return finish(step, [*map(len, results), paid, moved == step.deadline])
+
+    handler: Callable[[Step[Any]], Any] = work if is_async else plain
+    async with served(replica, handler, engine=None) as client:
+        answers = [(await client.call("p", args)).response for args in ("", "x" * 1_500_000)]
+
+    assert answers == [[600_000, 600_000, {"pay-3": count}, True] for count in (1, 2)]
+    assert outside.counts == {f"pay-{attempt}": 2 for attempt in (1, 2, 3)}
+
+
+@KINDS
+@pytest.mark.parametrize("wrong", ["nothing", "a processor"])
+async def test_no_function_runs_while_its_result_cannot_be_stored(
+    replica: Replica, is_async: bool, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "PROBE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(links, "PROBE_SECONDS_MIN", 0.1)
+    outside, attempts = Outside(), []
+
+    async def work(step: Step[Any]) -> None:
+        attempts.append(step.attempt)
+        await once(step, outside, "pay", True)
+
+    def plain(step: Step[Any]) -> None:
+        attempts.append(step.attempt)
+        once(step, outside, "pay", False)
+
+    other: Processor[Any] = Processor("other")
+    other.call(lambda _: None)
+    handler: Callable[[Step[Any]], Any] = work if is_async else plain
+    async with other.running("127.0.0.1:0") as processor_address:
+        engine = "127.0.0.1:1" if wrong == "nothing" else processor_address
+        async with served(replica, handler, streaming=False, engine=engine) as client:
+            with pytest.raises(ProcessFailedError) as caught:
+                await client.call("p")
+
+    assert caught.value.failure_reason == "EngineUnavailableError"
+    assert caught.value.detail.startswith(f"no engine could be reached at {engine}: ")
+    assert "step.once has not run its function: check the argument `engine`" in caught.value.detail
+    assert (attempts, outside.counts) == ([1, 2, 3], {})
 
 
 @KINDS
@@ -289,6 +355,8 @@ async def test_a_handler_whose_lease_another_has_stores_nothing(
 
     async def work(step: Step[Any]) -> Any:
         if step.attempt == 1 and not is_stolen.is_set():
+            # An engine that has not answered would find this out before the function runs.
+            await step.extend(60)
             begun.set()
             await asyncio.to_thread(is_stolen.wait, PATIENCE_SECONDS)
         try:
@@ -299,6 +367,7 @@ async def test_a_handler_whose_lease_another_has_stores_nothing(
 
     def plain(step: Step[Any]) -> Any:
         if step.attempt == 1 and not is_stolen.is_set():
+            step.blocking.extend(60)
             loop.call_soon_threadsafe(begun.set)
             assert is_stolen.wait(PATIENCE_SECONDS)
         try:

@@ -2,24 +2,32 @@
 
 import asyncio
 import contextlib
+import datetime as dt
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from progressor.domain.processes.intent import Failed
+from progressor.domain.processes.memo import StepLease
 from progressor.processor import failures, stream
-from progressor.processor.stream import STALL_SECONDS, Stream
+from progressor.processor.step_calls import StepCalls
+from progressor.processor.stream import STALL_SECONDS, STEP_KEY, STREAM_KEY, Stream
+from progressor.v1 import processor_service_pb2 as pb
+from tests.support.processor.asking import TASK
 from tests.support.processor.call import ScriptedCall
 from tests.support.runtime.virtual_time import in_virtual_time, settled
 
 
 @contextlib.asynccontextmanager
-async def opened(*, stalled: bool = False) -> AsyncIterator[tuple[Stream, ScriptedCall]]:
+async def opened(
+    *, stalled: bool = False, step_calls: StepCalls | None = None
+) -> AsyncIterator[tuple[Stream, ScriptedCall]]:
     call = ScriptedCall()
     if stalled:
         call.flowing.clear()
-    asked = Stream("target", lambda: call)
+    asked = Stream("target", lambda: call, step_calls, "name")
     async with asyncio.TaskGroup() as group:
         asked.open(group)
         yield asked, call
@@ -233,3 +241,46 @@ async def test_an_engine_that_leaves_ends_the_steps() -> None:
 
     assert answers == [failures.processor_unavailable("the engine leaves")]
     assert call.is_cancelled
+
+
+class Memos:
+    """Serves the calls of steps; `asked` has the tasks, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def remember(self, lease: StepLease, _key: str, _value: bytes) -> None:
+        self.asked.append(lease.task_id)
+
+    async def extend(self, lease: StepLease, _by: dt.timedelta) -> dt.timedelta:
+        self.asked.append(lease.task_id)
+        return dt.timedelta(seconds=1)
+
+    async def time_left(self, _lease: StepLease) -> None: ...
+
+    def deadline_in(self, left: dt.timedelta) -> dt.datetime:
+        return dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + left
+
+
+@in_virtual_time
+async def test_a_guest_makes_calls_on_a_stream_which_stays_for_it_in_a_drain() -> None:
+    memos = Memos()
+    step_calls = StepCalls(running_steps=memos, status=lambda error: error.reason.encode())
+    async with opened(step_calls=step_calls) as (asked, call):
+        with asked.guest(TASK) as metadata:
+            step_id = int(dict(metadata)[STEP_KEY])
+            call.answer([], draining=True)
+            call.ask(step_id, remember=pb.RememberCall(key="k").SerializeToString())
+            call.ask(step_id, extend=pb.ExtendCall(by=Duration(seconds=1)).SerializeToString())
+            await settled()
+            assert (asked.is_open, call.is_cancelled) == (False, False)
+            call.ask(step_id + 1, remember=b"")
+            await settled()
+        assert call.is_cancelled
+
+    results = [it for frame in call.frames for it in frame.results]
+    assert dict(metadata)[STREAM_KEY] == "name"
+    assert (memos.asked, [it.WhichOneof("result") for it in results]) == (
+        [TASK.task_id] * 2, ["remember", "extend", "error"],
+    )  # fmt: skip
+    assert [it.error for it in results if it.error] == [b"LEASE_LOST"]

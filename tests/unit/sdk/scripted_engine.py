@@ -23,6 +23,7 @@ from progressor.v1 import (
     process_service_pb2_grpc,
     replica_service_pb2_grpc,
     schedule_service_pb2_grpc,
+    step_service_pb2_grpc,
 )
 from progressor.v1 import process_service_pb2 as messages
 
@@ -114,6 +115,7 @@ class ScriptedEngine:
     GetActivity = ListGates = GetGate = SetGate = DeleteGate = answer
     SubmitJob = GetJob = ListJobs = CancelJob = RetryJob = answer
     CreateSchedule = UpdateSchedule = GetSchedule = ListSchedules = DeleteSchedule = answer
+    Remember = Extend = answer
     PauseSchedule = ResumeSchedule = TriggerSchedule = BackfillSchedule = answer
 
 
@@ -128,6 +130,7 @@ async def scripted_engine(*script: Any) -> AsyncIterator[ScriptedEngine]:
     gate_service_pb2_grpc.add_GateServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     job_service_pb2_grpc.add_JobServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     schedule_service_pb2_grpc.add_ScheduleServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
+    step_service_pb2_grpc.add_StepServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     engine.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()

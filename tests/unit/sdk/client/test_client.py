@@ -1,5 +1,7 @@
 """What the clients repeat, and how every status of the engine becomes an error."""
 
+import asyncio
+import contextlib
 import datetime as dt
 import inspect
 from typing import Any
@@ -16,6 +18,7 @@ from progressor.sdk import (
     Direction,
     EngineUnavailableError,
     HistoryRange,
+    NewTimer,
     SyncClient,
     UnexpectedStatusError,
 )
@@ -42,6 +45,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("await_task", {}, "exactly one"),
         ("cancel", {"task_id": 1, "idempotency_key": "k"}, "exactly one"),
+        ("put", {"timer": NewTimer(), "timers": {"": NewTimer()}}, "must be given once"),
         ("put", {"created_at": NOON.replace(tzinfo=None)}, "must have a time zone"),
     ],
 )
@@ -247,11 +251,29 @@ def test_a_garbled_detail_leaves_the_plain_status() -> None:
 
 
 async def test_a_deadline_of_ones_own_passes_without_a_task_id() -> None:
-    async with scripted_engine(HANG) as engine, Client(engine.address) as client:
-        with pytest.raises(errors.DeadlineExceededError) as raised:
-            await client.call("p", timeout=0.05)
+    async with (
+        scripted_engine(HANG, HANG, HANG, [HANG]) as engine,
+        Client(engine.address) as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        blocking = stack.enter_context(SyncClient(engine.address))
+        messages = []
+        for asked in (
+            client.call("p", timeout=0.05),
+            client.result("p", timeout=0.05),
+            asyncio.to_thread(blocking.result, "p", timeout=0.05),
+            client.jobs.wait("j", timeout=0.05),
+        ):
+            with pytest.raises(errors.DeadlineExceededError) as raised:
+                await asked
+            assert raised.value.task_id is None
+            messages.append(str(raised.value))
 
-    assert raised.value.task_id is None
+    assert messages == [
+        "the deadline passed; no task is known",
+        *["process 'p' had not ended when the deadline passed"] * 2,
+        "job 'j' had not ended when the deadline passed",
+    ]
 
 
 async def test_an_unknown_response_is_no_silent_success() -> None:

@@ -226,6 +226,14 @@ ASKED = [
           answer=pb.PutResponse(**RECEIVED), value=RECEIPT, repeated=True),
     asked("put", "p", **IMPORT, request=pb.PutRequest(**IMPORT_WIRE),
           answer=pb.PutResponse(**RECEIVED), value=RECEIPT),
+    asked("put", "p", timers={
+              name: sdk.Timer(task_id=1, type=kind, status=sdk.TaskStatus.WAITING, due_at=NOON)
+              for name, kind in (("", sdk.TaskType.REMOVE), ("a", sdk.TaskType.TIMEOUT))},
+          request=pb.PutRequest(
+              process_id="p", status=types.PROCESS_STATUS_RUNNING,
+              timer=types.SetTimer(at=NOON, remove=True),
+              named_timers={"a": types.SetTimer(at=NOON)}),
+          answer=pb.PutResponse(**RECEIVED), value=RECEIPT),
     asked("remove", "p", request=pb.RemoveRequest(process_id="p"), value=None),
     asked("terminate", "p", "why", value=None,
           request=pb.TerminateRequest(process_id="p", reason="why")),

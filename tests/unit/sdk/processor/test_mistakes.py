@@ -3,6 +3,7 @@
 import abc
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import logging
@@ -274,6 +275,8 @@ async def awaiting(step: Step[Any]) -> bool:
         await charge("j")
 
     await later()
+    async with step.keep_alive(), contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(step.keep_alive())
     return await asyncio.wait_for(charge("k"), 1)
 
 
@@ -335,11 +338,26 @@ async def charging_once(step: Step[Any]) -> None:
     step.once("charge", charge)  # type: ignore[unused-coroutine]  # that is the mistake
 
 
+async def keeping_alive_without_async(step: Step[Any]) -> None:
+    with step.keep_alive():  # type: ignore[attr-defined]  # that is the mistake
+        pass
+
+
+async def keeping_nothing_alive(step: Step[Any]) -> None:
+    step.keep_alive(5)
+
+
+def keeping_alive_plainly(step: Step[Any]) -> None:
+    with step.keep_alive():  # type: ignore[attr-defined]  # that is the mistake
+        pass
+
+
 def extending_plainly(step: Step[Any]) -> None:
     step.extend(60)  # type: ignore[unused-coroutine]  # that is the mistake
 
 
 AWAIT = "must await charge(...)"
+ENTER = "must enter step.keep_alive(...) with `async with`"
 
 
 @pytest.mark.parametrize(
@@ -349,6 +367,9 @@ AWAIT = "must await charge(...)"
         *((it, AWAIT, "") for it in (looking_into_it, negating_it)),
         (discarding_plainly, AWAIT, "; make the handler `async def`"),
         (charging_once, "must await step.once(...)", ""),
+        (keeping_alive_without_async, ENTER, ""),
+        (keeping_nothing_alive, ENTER, ""),
+        (keeping_alive_plainly, ENTER, "; make the handler `async def`, or use step.blocking"),
         (extending_plainly, "must await step.extend(...)", "async def`, or use step.blocking"),
         (asking_for_two_dataclasses, "requests a `", "more than one dataclass"),
         (asking_for_a_price, "requests a `", "JSON cannot represent `Price`"),

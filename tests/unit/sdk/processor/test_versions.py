@@ -227,6 +227,8 @@ def test_a_client_reads_a_state_of_any_older_version() -> None:
     assert processor.upgraded(None, 1) is None
     with pytest.raises(ValueError, match="the state has version 4, newer than version 3"):
         processor.upgraded({}, 4)
+    with pytest.raises(ValueError, match="the version of a state must be at least 0, got -1"):
+        processor.upgraded({}, -1)
     with pytest.raises(Fail) as raised:
         processor.upgraded(5, 1)
     assert raised.value.reason == "STATE_UPGRADE_FAILED"
