@@ -161,7 +161,10 @@ class Unary:
 
     async def list(self, _number: int, _process_id: str) -> None:
         answer = await self._stub.List(
-            pb.ListRequest(namespace=self._order.namespace, page_size=_PAGE_SIZE),
+            pb.ListRequest(
+                filter=types_pb2.ProcessFilter(namespace=self._order.namespace),
+                page_size=_PAGE_SIZE,
+            ),
             timeout=orders.SECONDS_MAX,
         )
         assert answer.processes, "a namespace without processes"

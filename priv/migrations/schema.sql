@@ -354,6 +354,9 @@ CREATE TABLE progressor.processes (
     has_named_timers boolean NOT NULL DEFAULT false,
     has_reply_requests boolean NOT NULL DEFAULT false,
     has_asked boolean NOT NULL DEFAULT false,
+    broken_at timestamp with time zone,
+    failure_id text,
+    failure_reason text,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
@@ -669,11 +672,13 @@ CREATE INDEX messages_due ON progressor.messages USING btree (deliver_at);
 
 CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
 
+CREATE INDEX processes_by_failure ON progressor.processes USING btree (namespace COLLATE "C", failure_id COLLATE "C", created_at DESC, process_id COLLATE "C" DESC) WHERE (detail IS NOT NULL);
+
 CREATE INDEX processes_by_metadata ON progressor.processes USING gin (metadata jsonb_path_ops) WHERE (metadata IS NOT NULL);
 
 CREATE INDEX processes_finished ON progressor.processes USING btree (namespace COLLATE "C", finished_at) WHERE (finished_at IS NOT NULL);
 
-CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC) WHERE (detail IS NOT NULL);
+CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC, broken_at, failure_reason COLLATE "C") WHERE (detail IS NOT NULL);
 
 CREATE INDEX replies_by_creation ON progressor.replies USING btree (created_at);
 

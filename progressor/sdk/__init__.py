@@ -86,6 +86,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     from progressor.sdk.client.gates import (
         GateView as GateView, Gates as Gates, SyncGates as SyncGates,
     )
+    from progressor.sdk.client.filters import FilterOptions as FilterOptions
     from progressor.sdk.client.jobs import Jobs as Jobs, SyncJobs as SyncJobs
     from progressor.sdk.client.namespaces import (
         Namespaces as Namespaces, SyncNamespaces as SyncNamespaces,
@@ -180,6 +181,7 @@ _MODULES = {
         ScheduleChangedError ScheduleNotFoundError
     """,
     "progressor.sdk.client.client": "Client SyncClient",
+    "progressor.sdk.client.filters": "FilterOptions",
     "progressor.sdk.client.gates": "GateView Gates SyncGates",
     "progressor.sdk.client.jobs": "Jobs SyncJobs",
     "progressor.sdk.client.namespaces": "Namespaces SyncNamespaces",

@@ -1176,35 +1176,17 @@ Global___TaskTrace: _TypeAlias = TaskTrace  # noqa: Y015
 class ListRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    NAMESPACE_FIELD_NUMBER: _builtins.int
-    STATUSES_FIELD_NUMBER: _builtins.int
-    CREATED_FROM_FIELD_NUMBER: _builtins.int
-    CREATED_TO_FIELD_NUMBER: _builtins.int
-    METADATA_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     CAUSES_FIELD_NUMBER: _builtins.int
-    namespace: _builtins.str
-    """Empty: all namespaces."""
     page_size: _builtins.int
     """Processes per page, 1 .. 1,000. 0: 100."""
     page_token: _builtins.str
     """From ListResponse.next_page_token. Empty: from the newest."""
     @_builtins.property
-    def statuses(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.ProcessStatus.ValueType]:
-        """Only processes with one of these statuses. Empty: all."""
-
-    @_builtins.property
-    def created_from(self) -> _timestamp_pb2.Timestamp:
-        """Only processes created at or after this instant."""
-
-    @_builtins.property
-    def created_to(self) -> _timestamp_pb2.Timestamp:
-        """Only processes created before this instant."""
-
-    @_builtins.property
-    def metadata(self) -> _struct_pb2.Struct:
-        """Only processes whose metadata contains all of this, as by PostgreSQL's operator @>."""
+    def filter(self) -> _types_pb2.ProcessFilter:
+        """Absent: all processes of all namespaces."""
 
     @_builtins.property
     def causes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.WaitCause.ValueType]:
@@ -1215,18 +1197,14 @@ class ListRequest(_message.Message):
     def __init__(
         self,
         *,
-        namespace: _builtins.str = ...,
-        statuses: _abc.Iterable[_types_pb2.ProcessStatus.ValueType] | None = ...,
-        created_from: _timestamp_pb2.Timestamp | None = ...,
-        created_to: _timestamp_pb2.Timestamp | None = ...,
-        metadata: _struct_pb2.Struct | None = ...,
+        filter: _types_pb2.ProcessFilter | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         causes: _abc.Iterable[_types_pb2.WaitCause.ValueType] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_from", b"created_from", "created_to", b"created_to", "metadata", b"metadata"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["causes", b"causes", "created_from", b"created_from", "created_to", b"created_to", "metadata", b"metadata", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["causes", b"causes", "filter", b"filter", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -231,7 +231,7 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Pages through the processes of one namespace or of all, newest first.
+        """Pages through the processes that match a filter, of one namespace or of all, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

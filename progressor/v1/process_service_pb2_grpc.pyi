@@ -126,7 +126,7 @@ class ProcessServiceStub:
     error, and the events that each of them recorded.
     """
     List: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]
-    """Pages through the processes of one namespace or of all, newest first."""
+    """Pages through the processes that match a filter, of one namespace or of all, newest first."""
     AwaitTask: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]
     """Waits for a task, and ends as the request that created it would have ended."""
     AwaitProcess: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]
@@ -204,7 +204,7 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     error, and the events that each of them recorded.
     """
     List: _aio.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]  # type: ignore[assignment]
-    """Pages through the processes of one namespace or of all, newest first."""
+    """Pages through the processes that match a filter, of one namespace or of all, newest first."""
     AwaitTask: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]  # type: ignore[assignment]
     """Waits for a task, and ends as the request that created it would have ended."""
     AwaitProcess: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]  # type: ignore[assignment]
@@ -357,7 +357,7 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _process_service_pb2.ListRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.ListResponse, _abc.Awaitable[_process_service_pb2.ListResponse]]:
-        """Pages through the processes of one namespace or of all, newest first."""
+        """Pages through the processes that match a filter, of one namespace or of all, newest first."""
 
     @_abc_1.abstractmethod
     def AwaitTask(

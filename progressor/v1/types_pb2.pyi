@@ -355,6 +355,9 @@ class Process(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     FIRST_WAIT_FIELD_NUMBER: _builtins.int
     STATE_VERSION_FIELD_NUMBER: _builtins.int
+    FAILURE_ID_FIELD_NUMBER: _builtins.int
+    FAILURE_REASON_FIELD_NUMBER: _builtins.int
+    BROKEN_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     status: Global___ProcessStatus.ValueType
@@ -373,6 +376,14 @@ class Process(_message.Message):
     """The result that `complete` gave, once the process is finished."""
     state_version: _builtins.int
     """The version of aux_state, as set by the processor (ProcessResponse.state_version). 0: none."""
+    failure_id: _builtins.str
+    """Only of a process in error: the group of failures that it belongs to, 12 hex digits, for the filters
+    of List. Empty if a release before groups of failures broke it.
+    """
+    failure_reason: _builtins.str
+    """Only of a process in error: the reason of the failure that broke it, as in FailureInfo of its processor,
+    or of the engine: STEP_TIMEOUT, ZOMBIE, IMPORTED (by Put), JOB_CANCELLED and others.
+    """
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
         """A JSON object that List can filter by. Each step that sets it replaces it."""
@@ -384,6 +395,10 @@ class Process(_message.Message):
     @_builtins.property
     def first_wait(self) -> Global___Wait:
         """Only in List: what the first unfinished task waits for. Absent: there is no unfinished task."""
+
+    @_builtins.property
+    def broken_at(self) -> _timestamp_pb2.Timestamp:
+        """Only of a process in error: when it broke, or broke again, for the last time."""
 
     def __init__(
         self,
@@ -402,16 +417,89 @@ class Process(_message.Message):
         result: _builtins.bytes = ...,
         first_wait: Global___Wait | None = ...,
         state_version: _builtins.int = ...,
+        failure_id: _builtins.str = ...,
+        failure_reason: _builtins.str = ...,
+        broken_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "first_wait", b"first_wait", "metadata", b"metadata", "status_changed_at", b"status_changed_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "broken_at", b"broken_at", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "first_wait", b"first_wait", "metadata", b"metadata", "status_changed_at", b"status_changed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "aux_state", b"aux_state", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "detail", b"detail", "first_wait", b"first_wait", "last_event_id", b"last_event_id", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "state_version", b"state_version", "status", b"status", "status_changed_at", b"status_changed_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "aux_state", b"aux_state", "broken_at", b"broken_at", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "detail", b"detail", "failure_id", b"failure_id", "failure_reason", b"failure_reason", "first_wait", b"first_wait", "last_event_id", b"last_event_id", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "state_version", b"state_version", "status", b"status", "status_changed_at", b"status_changed_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__corrupted_by: _TypeAlias = _typing.Literal["corrupted_by"]  # noqa: Y015
     _WhichOneofArgType__corrupted_by: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__corrupted_by) -> _WhichOneofReturnType__corrupted_by | None: ...
 
 Global___Process: _TypeAlias = Process  # noqa: Y015
+
+@_typing.final
+class ProcessFilter(_message.Message):
+    """Which processes a request is about: those that match all fields. An empty field matches everything."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    STATUSES_FIELD_NUMBER: _builtins.int
+    CREATED_FROM_FIELD_NUMBER: _builtins.int
+    CREATED_TO_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    FAILURE_ID_FIELD_NUMBER: _builtins.int
+    FAILURE_REASON_FIELD_NUMBER: _builtins.int
+    BROKEN_FROM_FIELD_NUMBER: _builtins.int
+    BROKEN_TO_FIELD_NUMBER: _builtins.int
+    ID_PREFIX_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty: all namespaces."""
+    failure_id: _builtins.str
+    """Only broken processes of this group of failures (Process.failure_id)."""
+    failure_reason: _builtins.str
+    """Only processes that a failure with exactly this reason broke."""
+    id_prefix: _builtins.str
+    """Only processes whose id begins with this, 1 to 256 bytes."""
+    @_builtins.property
+    def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___ProcessStatus.ValueType]:
+        """Only processes with one of these statuses."""
+
+    @_builtins.property
+    def created_from(self) -> _timestamp_pb2.Timestamp:
+        """Only processes created at or after this instant."""
+
+    @_builtins.property
+    def created_to(self) -> _timestamp_pb2.Timestamp:
+        """Only processes created before this instant."""
+
+    @_builtins.property
+    def metadata(self) -> _struct_pb2.Struct:
+        """Only processes whose metadata contains all of this, as by PostgreSQL's operator @>."""
+
+    @_builtins.property
+    def broken_from(self) -> _timestamp_pb2.Timestamp:
+        """Only processes that broke at or after this instant, and are still in error."""
+
+    @_builtins.property
+    def broken_to(self) -> _timestamp_pb2.Timestamp:
+        """Only processes that broke before this instant, and are still in error."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        statuses: _abc.Iterable[Global___ProcessStatus.ValueType] | None = ...,
+        created_from: _timestamp_pb2.Timestamp | None = ...,
+        created_to: _timestamp_pb2.Timestamp | None = ...,
+        metadata: _struct_pb2.Struct | None = ...,
+        failure_id: _builtins.str = ...,
+        failure_reason: _builtins.str = ...,
+        broken_from: _timestamp_pb2.Timestamp | None = ...,
+        broken_to: _timestamp_pb2.Timestamp | None = ...,
+        id_prefix: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broken_from", b"broken_from", "broken_to", b"broken_to", "created_from", b"created_from", "created_to", b"created_to", "metadata", b"metadata"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_from", b"broken_from", "broken_to", b"broken_to", "created_from", b"created_from", "created_to", b"created_to", "failure_id", b"failure_id", "failure_reason", b"failure_reason", "id_prefix", b"id_prefix", "metadata", b"metadata", "namespace", b"namespace", "statuses", b"statuses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessFilter: _TypeAlias = ProcessFilter  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):

@@ -233,6 +233,10 @@ def fill_process(message: types_pb2.Process, process: Process) -> None:
         message.result = process.result
     if process.state_version:
         message.state_version = process.state_version
+    if process.broken_at is not None:
+        wire.fill_timestamp(message.broken_at, process.broken_at)
+        message.failure_id = process.failure_id
+        message.failure_reason = process.failure_reason
 
 
 _ZOMBIE_POLICIES = enum_numbers(ZombiePolicy, namespaces_pb.ZombiePolicy.DESCRIPTOR)

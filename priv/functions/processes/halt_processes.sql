@@ -100,9 +100,15 @@ BEGIN
         status_changed_at = p_now,
         detail = CASE WHEN p_status = 'error' THEN coalesce(h.detail, '') END,
         corrupted_by = NULL,
+        broken_at = CASE WHEN p_status = 'error' THEN p_now END,
+        failure_id = CASE WHEN p_status = 'error' THEN make_failure_id(h.namespace, h.reason, NULL) END,
+        failure_reason = CASE WHEN p_status = 'error' THEN h.reason END,
         end_reason = CASE WHEN p_status = 'finished' THEN h.detail END,
         finished_at = CASE WHEN p_status = 'finished' THEN p_now END
-    FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
+    FROM (
+        SELECT h.*, coalesce(substring(h.detail FROM '^([A-Z_]{1,64}): '), 'STOPPED') AS reason
+        FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
+    ) h
     WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
         AND p.status <> p_status;
     PERFORM forget_memos(p_key);

@@ -24,7 +24,8 @@ CREATE FUNCTION put_process(
     e_format_version    integer[],
     e_metadata          json[],
     e_occurred_at       timestamptz[],
-    p_state_version     integer
+    p_state_version     integer,
+    p_failure           json
 )
 RETURNS TABLE (
     verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz, told_at timestamptz
@@ -38,19 +39,23 @@ DECLARE
     v_broken  bigint := CASE WHEN p_corrupted_by_type IS NOT NULL THEN nextval('task_ids') END;
     v_count   integer := cardinality(e_payload);
     v_known   tasks%ROWTYPE;
+    v_broken_at timestamptz := CASE WHEN p_status = 'error' THEN coalesce(p_status_changed_at, v_now) END;
 BEGIN
     told_at := v_now;
     INSERT INTO processes (
         slot, namespace, process_id, status, previous_status, detail, aux_state, metadata,
         corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result,
-        finished_at, state_version
+        finished_at, state_version, broken_at, failure_id, failure_reason
     )
     SELECT p_slot, p_namespace, p_process_id, p_status::process_status,
         p_previous_status::process_status, p_detail, p_aux_state, p_metadata, v_broken,
         coalesce(p_created_at, v_now), coalesce(p_status_changed_at, v_now), v_count, v_task_id,
         p_result,
         CASE WHEN p_status = 'finished' THEN coalesce(p_status_changed_at, v_now) END,
-        p_state_version
+        p_state_version, v_broken_at,
+        CASE WHEN v_broken_at IS NOT NULL THEN make_failure_id(
+            p_namespace, 'IMPORTED', p_failure) END,
+        CASE WHEN v_broken_at IS NOT NULL THEN 'IMPORTED' END
     WHERE EXISTS (SELECT FROM namespaces n WHERE n.name = p_namespace)
     ON CONFLICT DO NOTHING;
 

@@ -29,7 +29,8 @@ RETURNS TABLE (
     timer_task_id bigint, timer_task_type task_type, timer_status task_status, timer_due_at timestamptz,
     waits json, event_count bigint, event_ids bigint[], occurred_at timestamptz[],
     payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[],
-    job_role json, state_version integer, timers json, replies json
+    job_role json, state_version integer, timers json, replies json, broken_at timestamptz,
+    failure_id text, failure_reason text
 )
 STABLE
 BY INDEX
@@ -78,7 +79,10 @@ BEGIN
         ) END,
         CASE WHEN p.is_whole AND p.status <> 'finished' AND (p.has_asked OR p.has_reply_requests)
             THEN read_replies(p_waits_max, i.slot, i.namespace, i.process_id, p.init_task_id)
-        END
+        END,
+        CASE WHEN p.detail IS NOT NULL THEN p.broken_at END,
+        CASE WHEN p.detail IS NOT NULL THEN p.failure_id END,
+        CASE WHEN p.detail IS NOT NULL THEN p.failure_reason END
     FROM unnest(p_slot, p_namespace, p_process_id, p_after, p_limit, p_backward)
         WITH ORDINALITY
         AS i (slot, namespace, process_id, after, wanted, backward, number)

@@ -13,6 +13,7 @@
 -- Those of events hold the events of all items, up to `events_until` those of an item and the items before it; those
 -- of messages, m_*, name the item. The
 -- worker continues with the next task of the process, leased for `expires_after`; null: it does not.
+-- `failure` is of a step that breaks its process: {"message", "task_type", "release"}, by which its failure is grouped.
 -- `timers` are the changes of named timers (settle_timers). A process with several timers has all of them in the
 -- schedule, blocked but for the earliest, and only that one is looked at here.
 --
@@ -76,7 +77,8 @@ CREATE FUNCTION settle_tasks(
     m_constraints        json[],
     m_metadata           jsonb[],
     p_timers             json[],
-    m_reply              text[]
+    m_reply              text[],
+    p_failure            json[]
 )
 RETURNS TABLE (LIKE settled_task)
 BY ITEM
@@ -512,6 +514,10 @@ BEGIN
         status_changed_at = s.status_changed_at,
         detail = CASE WHEN s.outcome = 'break' THEN coalesce(p_error_message[s.item], '') END,
         corrupted_by = CASE WHEN s.outcome = 'break' THEN s.task_id END,
+        broken_at = CASE WHEN s.outcome = 'break' THEN v_now END,
+        failure_id = CASE WHEN s.outcome = 'break' THEN make_failure_id(
+            s.namespace, p_error_reason[s.item], p_failure[s.item]) END,
+        failure_reason = CASE WHEN s.outcome = 'break' THEN coalesce(p_error_reason[s.item], '') END,
         aux_state = coalesce(p_aux_state[s.item], p.aux_state),
         -- A state without a version replaces one with a version, too.
         state_version = CASE

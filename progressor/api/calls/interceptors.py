@@ -330,6 +330,8 @@ def _subject_of(request: Message | Malformed | None) -> dict[str, str]:
     subject: dict[str, str] = {}
     for field in _SUBJECT_FIELDS:
         value = getattr(request, field, None)
+        if value is None and field == "namespace":
+            value = getattr(getattr(request, "filter", None), field, None)
         if isinstance(value, str) and _SUBJECT.fullmatch(value):
             subject[field] = value
     return subject

@@ -57,7 +57,9 @@ class RequestCount:
         self._requests.add(1, (self._name(request, exists=False), method, _LEFT, ""))
 
     def _name(self, request: object, *, exists: bool) -> str:
-        name = getattr(request, "namespace", "")
+        name = getattr(request, "namespace", None)
+        if name is None:
+            name = getattr(getattr(request, "filter", None), "namespace", "")
         # In the requests of operators the field is a whole namespace.
         if not isinstance(name, str):
             return ""

@@ -188,13 +188,18 @@ def reading(
         async def method(servicer: S, message: Any, context: CallContext) -> Answer:  # noqa: ANN401  # any message
             seconds_left(context)
             asked = read(message)
-            if namespace := getattr(getattr(asked, "key", asked), "namespace", ""):
+            if namespace := getattr(_subject_of(asked), "namespace", ""):
                 await servicer._backend().namespaces.lookup(namespace)  # noqa: SLF001  # its own
             return await serve(servicer, asked, context)
 
         return method
 
     return declare
+
+
+def _subject_of(asked: object) -> object:
+    """Return what has the namespace of a request: its key, its filter or itself."""
+    return getattr(asked, "key", None) or getattr(asked, "filter", asked)
 
 
 def seconds_left(context: CallContext) -> float | None:

@@ -197,6 +197,8 @@ def _subject_of(request: object) -> dict[str, str | int]:
     subject: dict[str, str | int] = {}
     for field, name in _SUBJECT:
         value = getattr(request, field, None)
+        if value is None and field == "namespace":
+            value = getattr(getattr(request, "filter", None), field, None)
         if isinstance(value, str) and value:
             subject[name] = value[:_TEXT_MAX]
         elif isinstance(value, int) and value:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from progressor.api.calls import page_tokens
+from progressor.api.calls.filters import FILTER
 from progressor.api.calls.validation import (
     PAGE_SIZE,
     Key,
     PageSize,
     check_id,
-    check_namespace_name,
     read_key,
     read_payload,
     text_of,
@@ -31,7 +31,7 @@ from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
 from progressor.wire.processes import check_caller_context
-from progressor.wire.shapes import UNSENT, Field, Shape, Violations, any_of, read_each
+from progressor.wire.shapes import UNSENT, Field, Shape, Violations, read_each
 
 TASK_ID_MIN = 1
 END_REASON_BYTES_MAX = 1024
@@ -179,22 +179,16 @@ def _cause_of(number: int, field: str, _context: object) -> type[Cause]:
 
 
 def _check_listing(query: Mapping[str, Any], path: str, _context: object) -> None:
-    violations = Violations()
-    created_from, created_to = query.get("created_from"), query.get("created_to")
-    if created_from is not None and created_to is not None and created_from > created_to:
-        violations.add(f"{path}created_to", "must not be before created_from")
-    before = query.get("before")
-    if before is not None and query.get("namespace") not in {"", before[1]}:
-        violations.add(f"{path}page_token", "must be a page token that this list returned")
-    violations.raise_any()
+    before, listed = query.get("before"), query.get("filter")
+    if before is not None and listed is not None and listed.namespace not in {"", before[1]}:
+        wire.refuse(f"{path}page_token", "must be a page token that this list returned")
 
 
 _LISTING = Shape(
     ProcessQuery,
     pb.ListRequest,
     _check_listing,
-    namespace=lambda name, field: check_namespace_name(name, field) if name else None,
-    statuses=any_of(ProcessStatus, "statuses"),
+    filter=FILTER,
     page_size=PAGE_SIZE,
     before=page_tokens.PROCESSES.field,
     causes=Field(read=_causes_of),

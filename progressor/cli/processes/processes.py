@@ -7,6 +7,7 @@ from cyclopts.types import Int32, Int64
 from rich.console import RenderableType
 from rich.text import Text
 
+from progressor.cli.input.filters import FilterInput
 from progressor.cli.input.options import (
     PAGE_MAX,
     ConstraintsInput,
@@ -55,7 +56,6 @@ from progressor.sdk.values.processes import (
     WaitCause,
 )
 
-Status = Literal["init", "running", "error", "finished"]
 _CAUSES = tuple(it for it in WaitCause if it is not WaitCause.UNSPECIFIED)
 _TIMER_AFTER_MAX = 100 * 365 * 86_400
 
@@ -159,9 +159,8 @@ async def trace(
     show(document, timeline(tasks), *more_note(limit, more=more), as_json=options.json)
 
 
-async def list_processes(  # noqa: PLR0913  # the filters of List, all named
+async def list_processes(
     *,
-    status: Annotated[tuple[Status, ...], option("Only with this status; may be repeated.")] = (),
     cause: Annotated[
         tuple[str, ...],
         option(
@@ -169,13 +168,7 @@ async def list_processes(  # noqa: PLR0913  # the filters of List, all named
             f"{', '.join(_CAUSES)}."
         ),
     ] = (),
-    metadata: Annotated[
-        str | None, option("Only if their metadata contains this JSON object.")
-    ] = None,
-    created_from: Annotated[
-        str | None, option("Only if created at or after this instant, as in 2026-01-31T12:00:00Z.")
-    ] = None,
-    created_to: Annotated[str | None, option("Only if created before this instant.")] = None,
+    processes: FilterInput = FilterInput(),
     limit: Annotated[int, option("The maximum number of processes.")] = 100,
     scope: Scope = Scope(),
 ) -> None:
@@ -183,14 +176,9 @@ async def list_processes(  # noqa: PLR0913  # the filters of List, all named
     check_limit(limit)
     async with client_of(scope) as client:
         listing = client.list(
-            statuses=[ProcessStatus(it) for it in status],
             causes=[_cause(it) for it in cause],
-            metadata=json_object("--metadata", metadata),
-            created_from=instant("--created-from", created_from),
-            created_to=instant("--created-to", created_to),
             page_size=min(PAGE_MAX, limit + 1),
-            namespace=scope.namespace or "",
-            all_namespaces=scope.namespace is None,
+            **processes.options(scope.namespace),
         )
         found, more = await first(limit, listing)
     columns = _COLUMNS if scope.namespace is not None else {**_NAMESPACE_COLUMN, **_COLUMNS}
@@ -212,6 +200,8 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "process": f"{process.process_id} in {process.namespace}",
                 "status": status_text(process.status),
                 "detail": one_line(process.detail),
+                "broken at": "" if process.broken_at is None else instant_text(process.broken_at),
+                "failure": process.failure_id,
                 "corrupted by": f"task {process.corrupted_by}" if process.corrupted_by else "",
                 "created": instant_text(process.created_at),
                 "status since": instant_text(process.status_changed_at),

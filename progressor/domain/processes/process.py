@@ -83,7 +83,8 @@ class Process:
     """A process without its history, as the last settlement left it.
 
     ``init_task_id`` distinguishes a process from a removed one with the same id. ``state_version``
-    is of ``aux_state``, as the processor said; 0: it said none.
+    is of ``aux_state``, as the processor said; 0: it said none. Of a process in error,
+    ``broken_at`` is when it broke last, ``failure_id`` its group of failures; only a read has them.
     """
 
     key: ProcessKey
@@ -100,3 +101,6 @@ class Process:
     result: bytes | None = None
     part: Part | None = None
     state_version: int = 0
+    broken_at: dt.datetime | None = dataclasses.field(default=None, compare=False)
+    failure_id: str = dataclasses.field(default="", compare=False)
+    failure_reason: str = dataclasses.field(default="", compare=False)

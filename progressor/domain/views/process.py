@@ -8,8 +8,9 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.message import MessageKind, RefusedMessage
-from progressor.domain.processes.process import Process, ProcessStatus
+from progressor.domain.processes.process import Process
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
+from progressor.domain.views.filter import EVERYTHING, ProcessFilter
 from progressor.domain.views.wait import Cause, TimeSpent, Wait
 
 
@@ -111,18 +112,14 @@ def place_of(process: Process) -> Place:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessQuery:
-    """Which processes List is asked for, newest first; ``namespace`` "" is all of them.
+    """Which processes List is asked for, newest first.
 
     ``page_size`` is 1 .. 1,001: a page, and one more to see whether it is the last. ``before`` is
     the place of the last one seen. ``causes``: only those whose first unfinished task has any of
     these.
     """
 
-    namespace: str
-    statuses: tuple[ProcessStatus, ...] = ()
-    created_from: dt.datetime | None = None
-    created_to: dt.datetime | None = None
-    metadata: Mapping[str, object] | None = None
+    filter: ProcessFilter = EVERYTHING
     page_size: int = 100
     before: Place | None = None
     causes: tuple[type[Cause], ...] = ()

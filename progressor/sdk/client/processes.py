@@ -7,13 +7,14 @@ from typing import Any, Unpack
 from typing_extensions import TypeForm
 
 from progressor.domain.processes.event import HistoryRange
+from progressor.sdk.client.filters import FilterOptions, filter_to_wire
 from progressor.sdk.client.resource import (
     RequestOptions,
     Resource,
     blocking,
     exchange,
     iterated,
-    listing,
+    listing_of,
     sent,
 )
 from progressor.sdk.codec.codecs import Payload, Typed, decoded
@@ -314,42 +315,26 @@ class Processes(Resource[Connection]):
         return exchange(self, request, values.read_trace, repeatable=True, **options)
 
     @iterated
-    def list(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def list(
         self,
         *,
-        statuses: Sequence[values.ProcessStatus] = (),
         causes: Sequence[values.WaitCause] = (),
-        created_from: dt.datetime | None = None,
-        created_to: dt.datetime | None = None,
-        metadata: Mapping[str, Payload] | None = None,
         page_size: int = 100,
-        all_namespaces: bool = False,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[FilterOptions],
     ) -> Listing[values.Process]:
-        """Iterate over the processes of a namespace, or of all, the newest first, page by page.
+        """Iterate over processes, the newest first, page by page.
 
         Args:
-            statuses: Only processes in one of these; empty: in any.
             causes: Only processes whose first task waits for one of these causes.
-            created_from: Only processes created at or after this instant.
-            created_to: Only processes created before this instant.
-            metadata: Only processes whose metadata contains all of this.
             page_size: Processes per request, 1 to 1,000.
-            all_namespaces: List the processes of all namespaces instead.
-            options: See `RequestOptions`.
+            options: See `FilterOptions` and `RequestOptions`.
         """
         request = pb.ListRequest(
-            statuses=[it.number for it in statuses],
+            filter=filter_to_wire(self.namespace, **options),
             causes=[it.number for it in causes],
-            created_from=optional(instant_to_wire, created_from),
-            created_to=optional(instant_to_wire, created_to),
-            metadata=optional(object_to_wire, metadata),
             page_size=page_size,
         )
-        listed = listing(self, request, values.read_process, "processes", **options)
-        if all_namespaces:
-            request.namespace = ""
-        return listed
+        return listing_of(self, request, values.read_process, "processes", options.get("timeout"))
 
     @sent
     def await_task(

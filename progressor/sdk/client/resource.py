@@ -10,8 +10,20 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
+    Sequence,
 )
-from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, get_args, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from progressor.sdk.codec.codecs import Codec, Typed
 from progressor.sdk.codec.kinds import ANYTHING
@@ -84,12 +96,27 @@ def listing(
 ) -> Listing[Result]:
     """Return the listing of a request, whose namespace this sets; `field` has the items."""
     request.namespace = namespace or resource.namespace
+    return listing_of(resource, request, read, field, timeout)
+
+
+def listing_of(
+    resource: Resource[Any],
+    request: Any,  # noqa: ANN401  # any message
+    read: Callable[[Any, str, Any], Result],
+    field: str,
+    timeout: Seconds | None,
+) -> Listing[Result]:
+    """Return the listing of a request; `field` has the items."""
     context = Typed(resource.codec)
 
     def parse(message: Any) -> Iterable[Result]:  # noqa: ANN401  # of any kind
         return [read(it, "", context) for it in getattr(message, field)]
 
     return Listing(request, parse, timeout)
+
+
+_DEFAULTS: Mapping[object, object] = {str: "", bool: False, Sequence: ()}
+"""Of options that do not take None."""
 
 
 def _exact(build: Callable[P, Built]) -> Callable[P, Built]:
@@ -102,7 +129,7 @@ def _exact(build: Callable[P, Built]) -> Callable[P, Built]:
     if rest.kind is not rest.VAR_KEYWORD:
         return build
     for name, hint in get_args(rest.annotation)[0].__annotations__.items():
-        default = "" if hint is str else None
+        default = _DEFAULTS.get(get_origin(hint) or hint)
         named.append(
             rest.replace(name=name, kind=rest.KEYWORD_ONLY, annotation=hint, default=default)
         )

@@ -171,7 +171,9 @@ class Process(Generic[Decoded]):
 
     In a list, ``state`` and ``result`` are None, and ``first_wait`` is the wait of its first
     unfinished task; None: it has none. Outside of a list, ``first_wait`` is None.
-    ``state_version`` is the version of ``state`` as the processor set it; 0: none.
+    ``state_version`` is the version of ``state`` as the processor set it; 0: none. Of a process in
+    error, ``broken_at`` is when it broke last, ``failure_id`` is its group of failures and
+    ``failure_reason`` the reason of the failure.
     """
 
     namespace: str
@@ -188,6 +190,9 @@ class Process(Generic[Decoded]):
     result: Payload
     first_wait: Wait | None = None
     state_version: int = 0
+    broken_at: dt.datetime | None = None
+    failure_id: str = ""
+    failure_reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,12 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from psycopg.types.json import Jsonb
-
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.views.process import Listed, ProcessPage, ProcessQuery, place_of
 from progressor.domain.views.wait import UnfinishedTask, Wait
-from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
+from progressor.storage.rows.filters import filter_document
 from progressor.storage.rows.records import reader
-
-_SQL = statements.load("processes/processes")
 
 LOOKED_AT_MAX = 5000
 """Processes that are looked at for one page."""
@@ -56,6 +52,7 @@ class Listings:
         self._context = context
         self._whys = whys
         self._read_waits = context.functions.call("read_waits", _WaitsRow)
+        self._list_processes = context.functions.call("list_processes", Process)
 
     async def page(self, query: ProcessQuery) -> ProcessPage:
         """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""
@@ -111,18 +108,13 @@ class Listings:
     async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
         """Read processes, newest first, without aux_state and result, whatever they wait for."""
         before_at, before_namespace, before_id = query.before or (None, None, None)
-        return await self._context.read(
-            Process,
-            _SQL["list_processes"],
-            reads_only=True,
-            namespace=query.namespace,
-            statuses=f"{{{','.join(query.statuses)}}}" if query.statuses else None,
-            failed=query.statuses == (ProcessStatus.ERROR,),
-            created_from=query.created_from,
-            created_to=query.created_to,
-            metadata=Jsonb(query.metadata) if query.metadata else None,
-            before_at=before_at,
-            before_namespace=before_namespace,
-            before_id=before_id,
-            limit=query.page_size,
-        )
+        async with self._context.connection(reads_only=True) as connection:
+            found = await self._list_processes.rows(
+                connection,
+                filter=filter_document(query.filter),
+                before_at=before_at,
+                before_namespace=before_namespace,
+                before_id=before_id,
+                limit=query.page_size,
+            )
+        return tuple(found)

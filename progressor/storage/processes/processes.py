@@ -27,7 +27,7 @@ from progressor.storage.postgres.pools import Connection, connection_of
 from progressor.storage.processes.histories import Histories, Traces
 from progressor.storage.processes.listings import Listings, task_of
 from progressor.storage.replicas.status import Watch
-from progressor.storage.rows.documents import json_text, timers_text
+from progressor.storage.rows.documents import failure_text, json_text, timers_text
 from progressor.storage.rows.effects import (
     FAILED_PRECONDITION,
     Effects,
@@ -356,6 +356,13 @@ class Retention:
         return count
 
 
+def _failure_of(process: Import) -> Json | None:
+    if process.detail is None:
+        return None
+    text = failure_text(process.detail, process.key.process_id, task_type=process.corrupted_by_type)
+    return Json(text, dumps=bytes.decode)
+
+
 def _import_arguments(process: Import) -> dict[str, Any]:
     timers = {**({} if process.timer is None else {"": process.timer}), **process.timers}
     history = process.history
@@ -372,6 +379,7 @@ def _import_arguments(process: Import) -> dict[str, Any]:
         "result": process.result,
         "idempotency_key": process.idempotency_key,
         "fingerprint": process.fingerprint() if process.idempotency_key is not None else None,
+        "failure": _failure_of(process),
         "timers": (
             Json(timers_text(timers, process.trace_context), dumps=bytes.decode) if timers else None
         ),

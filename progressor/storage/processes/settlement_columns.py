@@ -28,9 +28,10 @@ from progressor.domain.processes.settlement import (
     Settlement,
     messages_of,
 )
-from progressor.domain.processes.task import TaskError
+from progressor.domain.processes.task import TaskError, TaskType
 from progressor.storage.rows.documents import (
     constraints_text,
+    failure_text,
     history_columns,
     json_text,
     options_text,
@@ -54,6 +55,8 @@ class _Item(Protocol):
 
     @property
     def key(self) -> ProcessKey: ...
+    @property
+    def task_type(self) -> TaskType: ...
     @property
     def token(self) -> int: ...
     @property
@@ -93,7 +96,7 @@ def columns(batch: Sequence[_Item]) -> Columns:
             cancels=[(isinstance(s, Break) and s.cancels) or None for s in settlements],
             state_version=[intent.state_version or None for intent in intents],
         ),
-        **_error_columns(settlements),
+        **_error_columns(batch),
         **_timer_columns(batch, intents),
         **_event_columns(intents),
         **(_message_columns(batch) if any(map(messages_of, settlements)) else {}),
@@ -125,17 +128,26 @@ def error_of(settlement: Settlement) -> TaskError | None:
     return None if isinstance(settlement, Finish) else settlement.error
 
 
-def _error_columns(settlements: Sequence[Settlement]) -> Columns:
-    failures = [error_of(settlement) for settlement in settlements]
+def _error_columns(batch: Sequence[_Item]) -> Columns:
+    failures = [error_of(entry.settlement) for entry in batch]
     if not any(failures):
         return {}
     return {
+        **_sparse(failure=[_failure(entry) for entry in batch]),
         "error_code": [error and error.code for error in failures],
         "error_reason": [error and error.reason for error in failures],
         "error_message": [error and error.message for error in failures],
         "error_rejected": [error and error.rejected for error in failures],
         "error_metadata": [error and json_text(error.metadata) for error in failures],
     }
+
+
+def _failure(entry: _Item) -> bytes | None:
+    if not isinstance(entry.settlement, Break):
+        return None
+    return failure_text(
+        entry.settlement.error.message, entry.key.process_id, task_type=entry.task_type
+    )
 
 
 def _timer_columns(batch: Sequence[_Item], intents: Sequence[Intent]) -> Columns:

@@ -18,6 +18,7 @@ from progressor.domain.jobs.graph import decode_graph, encode_graph
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.failure import normalized
 from progressor.domain.processes.intent import SetTimer, UnsetTimer
 from progressor.domain.processes.process import (
     NO_OPTIONS,
@@ -84,6 +85,14 @@ def constraints_text(constraints: Constraints | None) -> bytes | None:
     if constraints.hold is not GateHold.TASK:
         column["hold"] = constraints.hold.value
     return _encode(column)
+
+
+def failure_text(
+    message: str, process_id: str, *, task_type: TaskType | None, release: str = ""
+) -> bytes:
+    """Return what a failure has in common with others as JSON for ``make_failure_id``."""
+    column = {"message": normalized(message, process_id), "task_type": task_type}
+    return _encode(column | {"release": release} if release else column)
 
 
 def timer_word(change: SetTimer | UnsetTimer) -> str:

@@ -14,6 +14,7 @@ from progressor.domain.processes.event import Direction, Event, HistoryRange, Ne
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import HistoryPage, ProcessQuery, ProcessView, place_of
 from progressor.domain.views.wait import TimerNotDue
 from progressor.storage.commit.group_read import READ_BOUNDS
@@ -38,6 +39,7 @@ from tests.support.storage.store import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ALL = HistoryRange()
 BACKWARD = Direction.BACKWARD
+ORDERS = ProcessFilter(namespace="orders")
 MIB = 1024**2
 INT64_MAX = 2**63 - 1
 Found = tuple[ProcessView, HistoryPage] | errors.ProgressorError
@@ -380,7 +382,7 @@ class TestList:
             await store.start(keys[-1])
             store.clock.advance(SECOND if number % 3 == 0 else NO_TIME)
         seen: list[Any] = []
-        query = ProcessQuery(namespace="orders", page_size=2)
+        query = ProcessQuery(filter=ORDERS, page_size=2)
         while page := await store.processes.list(query):
             seen += page
             query = dataclasses.replace(query, before=place_of(page[-1]))
@@ -402,7 +404,7 @@ class TestList:
             store.clock.advance(SECOND if number % 4 == 0 else NO_TIME)
             await store.put(Import(key=key, status=ProcessStatus.RUNNING))
         seen: list[Any] = []
-        query = ProcessQuery(namespace="", page_size=2)
+        query = ProcessQuery(page_size=2)
         while page := await store.processes.list(query):
             seen += page
             query = dataclasses.replace(query, before=place_of(page[-1]))
@@ -419,8 +421,8 @@ class TestList:
         for key in keys:
             await store.admit(a_request(key, TaskType.INIT), run=False)
 
-        page = await store.processes.page(ProcessQuery(namespace=""))
-        none = await store.processes.page(ProcessQuery(namespace="", causes=(TimerNotDue,)))
+        page = await store.processes.page(ProcessQuery())
+        none = await store.processes.page(ProcessQuery(causes=(TimerNotDue,)))
 
         waits = {it.process.key: it.first_wait for it in page.listed}
         assert waits.keys() == {*keys}
@@ -436,7 +438,7 @@ class TestList:
         await store.started(tagged, success(metadata={"colour": "red", "n": [1, 2]}))
 
         async def found(**filters: Any) -> set[ProcessKey]:
-            listed = await store.processes.list(ProcessQuery(namespace="orders", **filters))
+            listed = await store.processes.list(ProcessQuery(filter=ProcessFilter(**filters)))
             return {process.key for process in listed}
 
         assert await found(statuses=(ProcessStatus.ERROR,)) == {broken}
@@ -452,4 +454,7 @@ class TestList:
     async def test_knows_nothing_of_other_namespaces(self, store: Store) -> None:
         await store.start(fresh_key())
 
-        assert await store.processes.list(ProcessQuery(namespace="nowhere")) == ()
+        assert (
+            await store.processes.list(ProcessQuery(filter=ProcessFilter(namespace="nowhere")))
+            == ()
+        )

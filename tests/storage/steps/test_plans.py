@@ -18,6 +18,7 @@ from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess,
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery
 from progressor.storage.postgres import locks
 from progressor.storage.postgres.functions import Functions
@@ -53,6 +54,8 @@ from tests.support.storage.store import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+ORDERS = ProcessFilter(namespace="orders")
+IN_ERROR = ProcessFilter(statuses=(ProcessStatus.ERROR,))
 BATCH = 32
 WAITING, RUNNING, TASKS = 50_000, 500, 1_000_000
 GROWING = {"processes", "tasks", "schedule", "events"}
@@ -211,37 +214,33 @@ async def trace_process(store: Store) -> object:
 
 
 async def list_processes(store: Store) -> object:
-    return await store.processes.list(ProcessQuery(namespace="orders", page_size=BATCH))
+    return await store.processes.list(ProcessQuery(filter=ORDERS, page_size=BATCH))
 
 
 async def list_later_processes(store: Store) -> object:
-    [last] = await store.processes.list(ProcessQuery(namespace="orders", page_size=1))
+    [last] = await store.processes.list(ProcessQuery(filter=ORDERS, page_size=1))
     before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "orders", "p")
-    return await store.processes.list(
-        ProcessQuery(namespace="orders", page_size=BATCH, before=before)
-    )
+    return await store.processes.list(ProcessQuery(filter=ORDERS, page_size=BATCH, before=before))
 
 
 async def list_all_processes(store: Store) -> object:
-    return await store.processes.list(ProcessQuery(namespace="", page_size=BATCH))
+    return await store.processes.list(ProcessQuery(page_size=BATCH))
 
 
 async def list_later_of_all_processes(store: Store) -> object:
-    [last] = await store.processes.list(ProcessQuery(namespace="", page_size=1))
+    [last] = await store.processes.list(ProcessQuery(page_size=1))
     before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "orders", "p")
-    return await store.processes.list(ProcessQuery(namespace="", page_size=BATCH, before=before))
+    return await store.processes.list(ProcessQuery(page_size=BATCH, before=before))
 
 
 async def list_broken_of_all_processes(store: Store) -> object:
-    return await store.processes.list(
-        ProcessQuery(namespace="", page_size=BATCH, statuses=(ProcessStatus.ERROR,))
-    )
+    return await store.processes.list(ProcessQuery(filter=IN_ERROR, page_size=BATCH))
 
 
 async def list_broken_processes(store: Store) -> object:
     """There are none, and 50,500 others."""
     return await store.processes.list(
-        ProcessQuery(namespace="orders", page_size=BATCH, statuses=(ProcessStatus.ERROR,))
+        ProcessQuery(filter=dataclasses.replace(IN_ERROR, namespace="orders"), page_size=BATCH)
     )
 
 

@@ -389,7 +389,7 @@ class TestAList:
         timed, _ = await store.timed()
 
         async def found(*causes: type[Cause]) -> set[ProcessKey]:
-            page = await store.processes.page(ProcessQuery(namespace="orders", causes=causes))
+            page = await store.processes.page(ProcessQuery(causes=causes))
             assert page.next_before is None
             assert all(it.first_wait is not None for it in page.listed)
             return {it.process.key for it in page.listed}
@@ -411,7 +411,7 @@ class TestAList:
                 wanted.append((await admitted(store, on("g")))[0])
             else:
                 await store.started(fresh_key())
-        pages, query = [], ProcessQuery(namespace="orders", page_size=2, causes=(GatesFull,))
+        pages, query = [], ProcessQuery(page_size=2, causes=(GatesFull,))
         while True:
             page = await store.processes.page(query)
             pages.append([it.process.key for it in page.listed])
@@ -429,7 +429,7 @@ class TestAList:
     async def test_without_causes_is_as_long_as_asked_for(self, store: Store, count: int) -> None:
         keys = [(await store.start(fresh_key())).key for _ in range(3)]
 
-        page = await store.processes.page(ProcessQuery(namespace="orders", page_size=count))
+        page = await store.processes.page(ProcessQuery(page_size=count))
 
         assert len(page.listed) == min(count, 3)
         assert (page.next_before is None) == (count >= 3)

@@ -138,7 +138,7 @@ async def test_a_trace_too_large_for_a_message_comes_in_pages(api: Engine) -> No
 
 async def test_a_list_comes_in_pages_without_states(api: Engine) -> None:
     seen: list[str] = []
-    request = pb.ListRequest(namespace="orders", page_size=2)
+    request = pb.ListRequest(filter=types_pb2.ProcessFilter(namespace="orders"), page_size=2)
     while True:
         response = await api.process_service.List(request)
         seen.extend(p.process_id for p in response.processes)
@@ -175,7 +175,7 @@ async def test_an_unknown_namespace_is_named_by_every_method(api: Engine) -> Non
     stub = api.process_service
     more: dict[str, dict[str, Any]] = {
         "Put": key | {"status": types_pb2.PROCESS_STATUS_RUNNING},
-        "List": {"namespace": "unknown"},
+        "List": {"filter": types_pb2.ProcessFilter(namespace="unknown")},
         "AwaitTask": key | {"task_id": 1},
         "Cancel": key | {"task_id": 1},
         "Terminate": key | {"reason": "no need"},

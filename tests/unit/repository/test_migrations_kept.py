@@ -42,6 +42,8 @@ CHECKSUMS = {
     "0027_pre_reply_requests.sql": "44e46b0f3aa94276",
     "0028_pre_due_requests.sql": "777142c3c85fdf81",
     "0029_pre_awaited_replies.sql": "923819f67400eab9",
+    "0030_pre_broken_at.sql": "0cf5da80bb197c73",
+    "0031_pre_broken_processes.sql": "e68203a0a6421bbc",
 }
 
 

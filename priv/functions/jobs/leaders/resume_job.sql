@@ -30,7 +30,7 @@ BEGIN
     END IF;
     UPDATE processes p
     SET status = 'running', previous_status = 'error', status_changed_at = p_now, detail = NULL,
-        corrupted_by = NULL
+        corrupted_by = NULL, broken_at = NULL, failure_id = NULL, failure_reason = NULL
     WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
         AND p.status = 'error';
     v_recovers := FOUND;

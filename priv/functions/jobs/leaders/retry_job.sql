@@ -148,7 +148,7 @@ BEGIN
     IF v_leader.status = 'error' THEN
         UPDATE processes p
         SET status = 'running', previous_status = 'error', status_changed_at = v_now, detail = NULL,
-            corrupted_by = NULL
+            corrupted_by = NULL, broken_at = NULL, failure_id = NULL, failure_reason = NULL
         WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
         PERFORM release_held(p_replica_id, v_key);
         IF EXISTS (

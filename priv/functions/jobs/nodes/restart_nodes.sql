@@ -89,7 +89,7 @@ BEGIN
         UPDATE processes p
         SET status = CASE WHEN a.task_type = 'init' THEN 'init' ELSE 'running' END::process_status,
             previous_status = 'error', status_changed_at = p_now, detail = NULL,
-            corrupted_by = NULL,
+            corrupted_by = NULL, broken_at = NULL, failure_id = NULL, failure_reason = NULL,
             init_task_id = CASE WHEN a.task_type = 'init' THEN a.task_id ELSE p.init_task_id END
         FROM again a
         WHERE p.ctid = a.process_row

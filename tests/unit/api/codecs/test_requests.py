@@ -75,7 +75,11 @@ def trace(**fields: Any) -> requests.Tracing:
 
 
 def listing(**fields: Any) -> Any:
-    return requests.list_from_wire(pb.ListRequest(**{"namespace": "a"} | fields))
+    own = {
+        name: fields.pop(name) for name in ("page_size", "page_token", "causes") if name in fields
+    }
+    listed: Any = {"namespace": "a"} | fields
+    return requests.list_from_wire(pb.ListRequest(filter=types.ProcessFilter(**listed), **own))
 
 
 def named(**fields: Any) -> requests.NamedTask:
@@ -275,10 +279,17 @@ REFUSED: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     *((read, {"page_token": it}, "page_token") for it in TOKENS for read in (trace, listing)),
     (listing, {"causes": [11, 0, 99]}, "causes[1] causes[2]"),
     (listing, {"created_from": timestamp_pb2.Timestamp(seconds=2), "created_to": PAST},
-     "created_to"),
+     "filter.created_to"),
+    (listing, {"broken_from": timestamp_pb2.Timestamp(seconds=2), "broken_to": PAST},
+     "filter.broken_to"),
+    (listing, {"failure_id": "0123456789AB", "failure_reason": "x" * 257, "id_prefix": "a\0"},
+     "filter.failure_id filter.failure_reason filter.id_prefix"),
+    (listing, {"statuses": [1, 2, 4], "failure_id": "0123456789ab", "broken_to": PAST},
+     "filter.failure_id filter.broken_to"),
     (listing, {"namespace": "Orders", "statuses": [1, 9], "created_from": BAD_INSTANT,
                "created_to": NEVER, "metadata": {"a": "\0"}, "page_size": -5, "page_token": "?"},
-     "namespace statuses[1] created_from created_to metadata.a page_size page_token"),
+     ("filter.namespace filter.statuses[1] filter.created_from filter.created_to "
+      "filter.metadata.a page_size page_token")),
     *((put, fields, field) for fields, field in PUTS),
     (call, {"namespace": "Orders", "process_id": "", "constraints": types.Constraints(
         run_at=NEVER,
@@ -391,7 +402,8 @@ def test_what_is_within_the_bounds_is_read_as_it_is() -> None:
     assert repaired() == removed() == process_key("orders", "1")
     assert [read(task_id=7).task for read in (named, awaited)] == [7, 7]
     assert [read(idempotency_key="k").task for read in (named, awaited)] == ["k", "k"]
-    assert listing(statuses=[3, 0]).statuses == ()
+    assert listing(statuses=[3, 0]).filter.statuses == ()
+    assert listing(statuses=[3, 1], failure_reason="X" * 256).filter.failure_reason == "X" * 256
     gates = uses(*((f"g{number}", None) for number in range(GATES_MAX)))
     assert len(constraints(gates=gates).gates) == GATES_MAX
     assert "constraints" not in pb.RepairRequest.DESCRIPTOR.fields_by_name
@@ -400,7 +412,7 @@ def test_what_is_within_the_bounds_is_read_as_it_is() -> None:
 def test_a_list_of_all_namespaces_continues_in_any_of_them() -> None:
     query = listing(namespace="", page_token=page_tokens.encode("p", "1/another/1"))
 
-    assert query.namespace == ""
+    assert query.filter.namespace == ""
     assert query.before[1:] == ("another", "1")
 
 

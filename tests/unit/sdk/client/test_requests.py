@@ -76,6 +76,8 @@ class Asked:
 
     @property
     def has_namespace(self) -> bool:
+        if "filter" in self.request.DESCRIPTOR.fields_by_name:
+            return True
         field = self.request.DESCRIPTOR.fields_by_name.get("namespace")
         return field is not None and field.message_type is None
 
@@ -86,7 +88,7 @@ class Asked:
             request = type(self.request)()
             request.CopyFrom(self.request)
             if self.has_namespace:
-                request.namespace = namespace
+                getattr(request, "filter", request).namespace = namespace
             if page:
                 request.page_token = str(page)
             found.append(request)
@@ -244,9 +246,14 @@ ASKED = [
           request=pb.TraceRequest(process_id="p", page_size=1, page_token="1")),
     asked("list", statuses=[sdk.ProcessStatus.ERROR], causes=[sdk.WaitCause.GATE],
           created_from=NOON, created_to=NOON + DAY, metadata={"a": 1}, page_size=2,
+          failure_id="0123456789ab", failure_reason="BUG", broken_from=NOON, broken_to=NOON + DAY,
+          id_prefix="order-",
           request=pb.ListRequest(
-              statuses=[types.PROCESS_STATUS_ERROR], causes=[types.WAIT_CAUSE_GATE],
-              created_from=NOON, created_to=NOON + DAY, metadata={"a": 1}, page_size=2),
+              filter=types.ProcessFilter(
+                  statuses=[types.PROCESS_STATUS_ERROR], created_from=NOON, created_to=NOON + DAY,
+                  metadata={"a": 1}, failure_id="0123456789ab", failure_reason="BUG",
+                  broken_from=NOON, broken_to=NOON + DAY, id_prefix="order-"),
+              causes=[types.WAIT_CAUSE_GATE], page_size=2),
           value=sdk.Process, repeated=True),
     *(ask for task in ({"task_id": 0}, {"idempotency_key": "k"}) for ask in (
         asked("await_task", "p", **task, request=pb.AwaitTaskRequest(process_id="p", **task),
@@ -385,7 +392,7 @@ async def test_processes_of_all_namespaces_are_listed_together() -> None:
     async with scripted_engine(pb.ListResponse()) as engine, Client(engine.address) as client:
         assert [it async for it in client.list(all_namespaces=True)] == []
 
-    assert engine.requests == [pb.ListRequest(page_size=100)]
+    assert engine.requests == [pb.ListRequest(filter=types.ProcessFilter(), page_size=100)]
 
 
 def test_every_request_is_in_the_table() -> None:

@@ -1,0 +1,31 @@
+-- Writes a filter of processes as conditions on a row `p` of `processes`, for EXECUTE: so each filter gets a plan of its
+-- own, made for its values. `p_filter` is a filter_document of storage/rows/filters.py; a field that is absent matches everything.
+-- The collation is that of the indexes of List, which no lookup by key may use. `detail IS NOT NULL` says the same as
+-- status = 'error', and is the predicate of the indexes of broken processes.
+-- Returns: the conditions; 'true' if everything matches.
+CREATE FUNCTION filter_conditions(p_filter jsonb)
+RETURNS text
+LANGUAGE sql
+STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT coalesce(nullif(concat_ws(' AND ',
+        'p.namespace = ' || quote_literal(f.namespace) || ' COLLATE "C"',
+        CASE WHEN f.statuses = '{error}' OR f.failure_id IS NOT NULL OR f.failure_reason IS NOT NULL
+                OR f.broken_from IS NOT NULL OR f.broken_to IS NOT NULL
+            THEN 'p.detail IS NOT NULL' END,
+        'p.status = ANY (' || quote_literal(f.statuses) || '::process_status[])',
+        'p.created_at >= ' || quote_literal(f.created_from),
+        'p.created_at < ' || quote_literal(f.created_to),
+        'p.metadata @> ' || quote_literal(f.metadata),
+        'p.failure_id COLLATE "C" = ' || quote_literal(f.failure_id),
+        'p.failure_reason COLLATE "C" = ' || quote_literal(f.failure_reason),
+        'p.broken_at >= ' || quote_literal(f.broken_from),
+        'p.broken_at < ' || quote_literal(f.broken_to),
+        'p.process_id COLLATE "C" ^@ ' || quote_literal(f.id_prefix)
+    ), ''), 'true')
+    FROM jsonb_to_record(p_filter) AS f (
+        namespace text, statuses process_status[], created_from timestamptz, created_to timestamptz,
+        metadata jsonb, failure_id text, failure_reason text, broken_from timestamptz,
+        broken_to timestamptz, id_prefix text)
+$$;

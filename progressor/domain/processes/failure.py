@@ -1,0 +1,35 @@
+"""Failures that broke processes, in groups: the same reason and message, whatever ids are in it."""
+
+import re
+
+MESSAGE_CHARACTERS_MAX = 200
+"""Of the message of a group."""
+
+_READ_MAX = 1000
+"""Characters of a message that are looked at."""
+
+_VARIABLE = re.compile(
+    r"""
+      (?<!\w)(?:'[^']*'|"[^"]*"|`[^`]*`)(?!\w)              # quoted
+    | \b[A-Za-z][A-Za-z0-9+.-]*://[^\s'",;)\]]+              # a URL
+    | (?<![\w./-])(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.@+-]+){2,}[/\\]?  # a path
+    | \b\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.,]*\d)?(?:Z|[+-]\d\d:?\d\d)?(?!\w)  # an instant
+    | \b0[xX][0-9a-fA-F]+\b
+    | \b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4,12})*\b  # hex, a UUID
+    | \b(?=[\w-]{0,64}\d)[\w-]{16,}\b                        # an id
+    | \d+(?:[.,:]\d+)*                                       # a number
+    """,
+    re.VERBOSE,
+)
+_SPACE = re.compile(r"\s+")
+
+
+def normalized(message: str, process_id: str) -> str:
+    """Return the message of a group: `*` stands for what differs between its failures.
+
+    That is the id of the process itself, numbers, instants, ids, what is quoted, paths and URLs.
+    """
+    text = _SPACE.sub(" ", message[:_READ_MAX]).strip()
+    text = re.sub(rf"(?<!\w){re.escape(process_id)}(?!\w)", "*", text)
+    text = _VARIABLE.sub("*", text)
+    return text if len(text) <= MESSAGE_CHARACTERS_MAX else f"{text[: MESSAGE_CHARACTERS_MAX - 1]}…"

@@ -1,0 +1,21 @@
+"""Filters of processes as ``priv/functions/queries/filter_conditions.sql`` takes them."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+from psycopg.types.json import Jsonb
+
+from progressor.domain.views.filter import ProcessFilter
+
+_encode = msgspec.json.Encoder().encode
+
+
+def filter_document(processes: ProcessFilter) -> Jsonb:
+    """Return a filter as JSON, without the fields that match everything."""
+    return Jsonb(fields_of(processes), dumps=_encode)
+
+
+def fields_of(processes: ProcessFilter) -> dict[str, Any]:
+    fields = {it.name: getattr(processes, it.name) for it in dataclasses.fields(processes)}
+    return {name: value for name, value in fields.items() if value}

@@ -1,0 +1,185 @@
+"""The filter of processes, and what is recorded of a process that breaks."""
+
+import dataclasses
+import datetime as dt
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from progressor.domain.processes.admission import Import
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.process import Process, ProcessStatus, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.views.filter import ProcessFilter
+from progressor.domain.views.process import ProcessQuery
+from tests.support.storage.store import (
+    BROKEN,
+    NAMESPACE,
+    Store,
+    create_namespace,
+    fresh_key,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MINUTE = dt.timedelta(minutes=1)
+NO_FAILURE = (None, "", "")
+Broken = tuple[dt.datetime | None, str, str]
+
+
+def broken_of(process: Process) -> Broken:
+    return process.broken_at, process.failure_id, process.failure_reason
+
+
+def matches(wanted: ProcessFilter, process: Process) -> bool:
+    """Return what the filter says, in other words than SQL's."""
+    at = process.broken_at
+    metadata = process.metadata or {}
+    return all(
+        (
+            wanted.namespace in {"", process.key.namespace},
+            not wanted.statuses or process.status in wanted.statuses,
+            wanted.created_from is None or process.created_at >= wanted.created_from,
+            wanted.created_to is None or process.created_at < wanted.created_to,
+            (wanted.metadata or {}).items() <= metadata.items(),
+            wanted.failure_id in {"", process.failure_id},
+            wanted.failure_reason in {"", process.failure_reason},
+            wanted.broken_from is None or (at is not None and at >= wanted.broken_from),
+            wanted.broken_to is None or (at is not None and at < wanted.broken_to),
+            process.key.process_id.startswith(wanted.id_prefix),
+        )
+    )
+
+
+def random_filters(everything: Sequence[Process], count: int) -> list[ProcessFilter]:
+    """Return filters of up to four fields, whose values are those of processes."""
+    chance = random.Random(7)
+
+    def some(name: str) -> Any:
+        process = chance.choice(everything)
+        values = {
+            "namespace": process.key.namespace,
+            "statuses": tuple(chance.sample([*ProcessStatus], chance.randint(1, 3))),
+            "metadata": process.metadata,
+            "failure_id": process.failure_id,
+            "failure_reason": process.failure_reason,
+            "id_prefix": process.key.process_id[: chance.randint(1, 5)],
+        }
+        if name in values:
+            return values[name]
+        return process.created_at if name.startswith("created") else process.broken_at
+
+    names = [field.name for field in dataclasses.fields(ProcessFilter)]
+    return [
+        ProcessFilter(**{name: some(name) for name in chance.sample(names, chance.randint(0, 4))})
+        for _ in range(count)
+    ]
+
+
+async def test_a_filter_finds_exactly_the_processes_that_match_it(
+    database: str, store: Store
+) -> None:
+    create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
+    ids = ("a", "ab", "aBc", "a%", "a_b", "ä", "b'", "b\\", "o-1", "o-12", "o-2", "p")
+    for number, process_id in enumerate(ids):
+        store.clock.advance(MINUTE)
+        key = process_key(("orders", "elsewhere")[number % 2], process_id)
+        metadata: Any = {"n": number % 3, "q": "it's"} if number % 2 else None
+        match number % 4:
+            case 0:
+                await store.started(key, success(metadata=metadata))
+            case 1:
+                await store.started(key, dataclasses.replace(BROKEN, reason=f"R'{number % 3}"))
+            case 2:
+                await store.started(key, success(Complete(), metadata=metadata))
+            case _:
+                detail = f"import {number}"
+                await store.put(
+                    Import(key=key, status=ProcessStatus.ERROR, detail=detail, metadata=metadata)
+                )
+    everything = await store.processes.list(ProcessQuery(page_size=1000))
+    assert len(everything) == len(ids)
+
+    for wanted in random_filters(everything, 300):
+        found = await store.processes.list(ProcessQuery(filter=wanted, page_size=1000))
+
+        assert found == tuple(it for it in everything if matches(wanted, it)), wanted
+
+
+async def test_a_broken_process_has_the_time_and_group_of_its_latest_failure(
+    store: Store,
+) -> None:
+    key = fresh_key()
+
+    async def broken_by(task: RunningTask, message: str) -> Broken:
+        store.clock.advance(MINUTE)
+        await store.settled(task, dataclasses.replace(BROKEN, message=message))
+        [listed] = await store.processes.list(ProcessQuery())
+        found = broken_of((await store.processes.get(key)).process)
+        assert (found, listed.detail) == (broken_of(listed), message)
+        assert (found[0], found[2]) == (store.clock.now(), "BUG")
+        return found
+
+    async def retried() -> RunningTask:
+        again = await store.recover(key, retries=True)
+        [claimed] = await store.claim(key, again.task_id)
+        return claimed.task
+
+    first = await broken_by(await store.start(key), f"no tea in {key.process_id}, 3 left")
+    another = await broken_by(await retried(), "no tea in stock, 4 left")
+    same = await broken_by(await retried(), "no tea in stock, 17 left")
+    assert first[1] != another[1] == same[1]
+
+    await store.settled(await retried())
+    assert broken_of((await store.processes.get(key)).process) == NO_FAILURE
+
+
+@pytest.mark.parametrize("end", ["simple repair", "terminate"])
+async def test_a_process_that_is_no_longer_in_error_has_no_failure(store: Store, end: str) -> None:
+    key = fresh_key()
+    await store.broken(key)
+    if end == "simple repair":
+        await store.recover(key)
+    else:
+        await store.terminate(key, "why")
+
+    [process] = await store.processes.list(ProcessQuery())
+    assert process.status is not ProcessStatus.ERROR
+    assert broken_of(process) == NO_FAILURE
+
+
+@pytest.mark.parametrize(
+    ("detail", "reason"),
+    [("JOB_CANCELLED: no longer wanted", "JOB_CANCELLED"), ("no longer wanted", "STOPPED")],
+)
+async def test_a_process_that_is_put_into_error_from_outside_has_a_failure(
+    store: Store, detail: str, reason: str
+) -> None:
+    keys = [await store.ready(), await store.ready()]
+    for key in keys:
+        await store.halt(key, detail)
+
+    halted = await store.processes.list(ProcessQuery())
+    assert len({broken_of(it) for it in halted}) == 1
+    assert broken_of(halted[0]) == (store.clock.now(), halted[0].failure_id, reason)
+
+
+async def test_an_imported_process_in_error_broke_when_its_status_changed(store: Store) -> None:
+    at = store.clock.now() - MINUTE
+    keys = [fresh_key() for _ in range(2)]
+    for key in keys:
+        await store.put(
+            Import(
+                key=key,
+                status=ProcessStatus.ERROR,
+                detail=f"{key.process_id} broke",
+                corrupted_by_type=TaskType.CALL,
+                status_changed_at=at,
+            )
+        )
+
+    imported = await store.processes.list(ProcessQuery())
+    assert {broken_of(it) for it in imported} == {(at, imported[0].failure_id, "IMPORTED")}

@@ -1,0 +1,33 @@
+"""The message of a group of failures."""
+
+import pytest
+
+from progressor.domain.processes.failure import MESSAGE_CHARACTERS_MAX, normalized
+
+ID = "o-17"
+
+
+@pytest.mark.parametrize(
+    ("message", "group"),
+    [
+        ("KeyError: 'amount'", "KeyError: *"),
+        ("can't bill o-17: it's 3rd attempt", "can't bill *: it's *rd attempt"),
+        ("o-17 is not o-170", "* is not o-*"),
+        ("declined at 2026-11-27T06:54:04.12+00:00 (10.5 s)", "declined at * (* s)"),
+        ("request 3f2504e0-4f89-11d3-9a0c-0305e82c3301 of deadbee1", "request * of *"),
+        ("<Order object at 0x7f12ab>", "<Order object at *>"),
+        ("no file /var/lib/app/x.json or ../a/b, and/or 'a b'", "no file * or *, and/or *"),
+        ("get https://pay.example.com:8443/v1?id=9 failed", "get * failed"),
+        ("key 01HZXK3V5Y9QWERTYASDF of\n  a batch", "key * of a batch"),
+        ("step timeout of 30 s exceeded, 10 attempts", "step timeout of * s exceeded, * attempts"),
+        ("x " * 300, ("x " * 100)[:199] + "…"),
+        ("", ""),
+    ],
+)
+def test_what_differs_between_failures_is_no_part_of_their_group(message: str, group: str) -> None:
+    assert normalized(message, ID) == group
+
+
+def test_a_long_message_is_normalized_in_time() -> None:
+    for piece in ("a-", "0", "'", "/a", "abcdef01-", "a.", "2026-11-27T"):
+        assert len(normalized(piece * 100_000, ID)) <= MESSAGE_CHARACTERS_MAX
