@@ -49,7 +49,7 @@ from tests.chaos.load.gates import broken_gates, read_tasks
 from tests.chaos.load.job_clients import JobNotes
 from tests.chaos.load.jobs import broken_jobs, read_jobs, recoveries
 from tests.chaos.load.journal import read_journals
-from tests.chaos.load.messages import broken_messages, read_messages, repair_all
+from tests.chaos.load.messages import broken_messages, count, read_messages, repair_all
 from tests.chaos.load.processor import NAMESPACE
 from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.chaos.scene import Scene
@@ -107,7 +107,7 @@ class Judgement:
     gated_count: int
     job_count: int
     node_count: int
-    message_count: int
+    messages: Mapping[str, int]
     actors: Mapping[str, int]
     undecided: int
     seconds_judging: float
@@ -217,8 +217,11 @@ def judge(
         gated_count=len(gated),
         job_count=len(jobs),
         node_count=sum(len(job.nodes) for job in jobs),
-        message_count=len(messages.received),
-        actors=actors.counts(records),
+        messages=dict(
+            collections.Counter(count(messages))
+            + collections.Counter(actors.count_messages(records))
+        ),
+        actors=actors.count_others(records),
         undecided=undecided,
         seconds_judging=round(time.monotonic() - begun_at, 1),
     )

@@ -115,11 +115,13 @@ def lines(document: Document) -> Iterable[str]:
     yield (
         f"\n{document['event_count']:,} events kept; {document['gated_count']:,} tasks had "
         f"constraints; {document['job_count']:,} jobs of {document['node_count']:,} nodes; "
-        f"{document['message_count']:,} messages received; "
         f"judged in {document['seconds_judging']} s; all due done in "
         f"{document['all_done_seconds']} s"
     )
-    yield ", ".join(f"{count:,} {what}" for what, count in sorted(document["actors"].items()))
+    for title in ("messages", "actors"):
+        numbers = sorted(document[title].items())
+        yield f"{title}: {', '.join(f'{number:,} {what}' for what, number in numbers)}"
+    yield f"messages and replies in all: {sum(document['messages'].values()):,}"
     findings = document["findings"]
     for finding in findings[:_FINDINGS_MAX]:
         yield f"FOUND: {finding}"

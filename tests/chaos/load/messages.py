@@ -54,7 +54,7 @@ _SENDERS = """
     WHERE p.namespace = %s ORDER BY p.process_id, e.event_id"""
 _TASKS = """
     SELECT t.process_id, t.task_id, t.status::text, t.args, t.response, t.error_reason,
-        t.constraints IS NOT NULL
+        t.constraints IS NOT NULL, t.task_type::text
     FROM progressor.tasks t WHERE t.namespace = %s ORDER BY t.task_id"""
 _REPLIES = """
     SELECT process_id, args FROM progressor.tasks
@@ -178,6 +178,7 @@ class Received:
     count: int | None = None
     error: str = ""
     is_gated: bool = False
+    task_type: str = "notify"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +236,7 @@ def read_messages(conninfo: str, senders: str) -> StoredMessages:
 
 
 def _received(row: tuple[Any, ...]) -> Received:
-    receiver, task_id, status, args, response, reason, is_gated = row
+    receiver, task_id, status, args, response, reason, is_gated, task_type = row
     order = json.loads(args)
     return Received(
         message_id=order["id"],
@@ -247,6 +248,7 @@ def _received(row: tuple[Any, ...]) -> Received:
         count=json.loads(response or b"{}").get("count", 0) if status == "finished" else None,
         error=reason or "",
         is_gated=is_gated,
+        task_type=task_type,
     )
 
 
@@ -257,6 +259,12 @@ def _reply(process_id: str, args: bytes) -> tuple[Place, str]:
     else:
         word = json.loads(base64.b64decode(reply["response"]))["id"]
     return (process_id, reply["task_id"], reply["number"]), word
+
+
+def count(stored: StoredMessages) -> dict[str, int]:
+    """Return the number of messages by the type of the task that they became, and of replies."""
+    types = collections.Counter(each.task_type for each in stored.received if each.sender)
+    return {**types, "reply": len(stored.replies)}
 
 
 def broken_messages(stored: StoredMessages) -> Iterator[str]:

@@ -17,7 +17,7 @@ from tests.chaos.load.actors.steps import NAMESPACE
 from tests.chaos.load.connections import NO_WORD, NOTHING_ACCEPTED, Connections, Notes
 
 ACTOR_CLIENTS = 4
-FLOOD_CLIENTS = 8
+FLOOD_CLIENTS = 12
 
 _FATES = {Fate.OPEN: 20.0, Fate.COMPLETE: 20.0, Fate.TERMINATE: 45.0, Fate.REMOVE: 15.0}
 _CALLERS = 3

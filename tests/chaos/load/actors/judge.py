@@ -34,7 +34,6 @@ _FAULT_SECONDS = STEP_SECONDS + LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECON
 
 _GONE = frozenset({"PROCESS_NOT_FOUND", "PROCESS_REMOVED"})
 _ENDED = _GONE | {"PROCESS_FINISHED"}
-_MESSAGES = frozenset({"notify", "call", "init"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +53,19 @@ class ActorRecords:
         )
 
 
-def counts(records: ActorRecords) -> dict[str, int]:
-    """Return how much of each kind has happened."""
+def count_messages(records: ActorRecords) -> dict[str, int]:
+    """Return the number of messages by the type of the task that they became, and of replies."""
+    tasks = itertools.chain.from_iterable(actor.tasks for actor in records.actors.values())
+    types = (task.task_type for task in tasks if task.sender or task.task_type == "reply")
+    return dict(collections.Counter(types))
+
+
+def count_others(records: ActorRecords) -> dict[str, int]:
+    """Return how often everything but messages has happened."""
     found: collections.Counter[str] = collections.Counter()
-    for actor in records.actors.values():
-        for task in actor.tasks:
-            if task.sender:
-                found["starts" if task.task_type == "init" else f"{task.task_type} messages"] += 1
-            elif task.task_type == "reply":
-                found["replies"] += 1
-            elif task.task_type == "timeout":
-                found[f"timers {task.status}"] += 1
+    for task in itertools.chain.from_iterable(it.tasks for it in records.actors.values()):
+        if task.task_type == "timeout":
+            found[f"timers {task.status}"] += 1
     for life in records.lives:
         found[f"actors {life.fate}"] += life.over
         found["ends awaited"] += len(life.ends)

@@ -46,7 +46,12 @@ def draw(chosen: random.Random, element: str, peers: Sequence[str]) -> Order:
 
 def draw_batch(chosen: random.Random, element: str, peers: Sequence[str]) -> Order:
     """Return the order to send many messages."""
-    return {"id": element, "do": "append", "send": _messages(chosen, peers, _BATCH)}
+    return {
+        "id": element,
+        "do": "append",
+        "once": True,
+        "send": _messages(chosen, peers, _BATCH),
+    }
 
 
 def draw_slow(chosen: random.Random, element: str) -> Order:
@@ -93,6 +98,8 @@ def _message(chosen: random.Random, peer: str) -> Order:
         order["do"] = "fail"
     elif fate < 0.0235:
         order["stall"] = True
+    elif fate < 0.12:
+        order["once"] = True
     return {
         "kind": kind,
         "to": peer,

@@ -9,6 +9,7 @@ message or reply that did not come exactly once, or came out of order.
 import asyncio
 import json
 import os
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ BEGUN, RAN, USED = "begun", "ran", "used"
 
 _STALL_SECONDS = 60.0
 _LONG_SECONDS = STEP_SECONDS + 1.0
-_STORE_SECONDS = 0.01
+_STORE_SECONDS = 0.05
 
 
 class Recorder:
@@ -80,7 +81,7 @@ def _answer(step: Step[Any], order: Order, memo: int | None) -> dict[str, Any]:
 async def _once(step: Step[Any], recorder: Recorder) -> int:
     async def run() -> int:
         recorder.note(step, RAN, step.token)
-        await asyncio.sleep(_STORE_SECONDS)
+        await asyncio.sleep(random.uniform(0.0, _STORE_SECONDS))
         return step.token
 
     value: int = await step.once("effect", run)
