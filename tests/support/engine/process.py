@@ -31,13 +31,18 @@ def flags_of(settings: Mapping[str, str]) -> list[str]:
 
 
 class ChildProcess:
-    """`python -m` something; its output goes to `log`, or where ours goes."""
+    """`python -m` something in a directory; its output goes to `log`, or where ours goes."""
 
     def __init__(
-        self, *command: str, log: Path | None = None, environment: Mapping[str, str] = {}
+        self,
+        *command: str,
+        log: Path | None = None,
+        environment: Mapping[str, str] = {},
+        directory: Path = ROOT,
     ) -> None:
         self._command = command
         self._log = log
+        self._directory = directory
         self._environment = {**os.environ, "PROGRESSOR_CONFIG": "", **environment}
         self._process: asyncio.subprocess.Process | None = None
         self._is_wanted = False
@@ -58,7 +63,7 @@ class ChildProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", *self._command,
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=ROOT, env=self._environment,
+                cwd=self._directory, env=self._environment,
             )  # fmt: skip
         self._is_wanted = True
 
