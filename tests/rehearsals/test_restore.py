@@ -37,9 +37,11 @@ from tests.support.postgres.cluster import Cluster, put_cluster
 pytestmark = pytest.mark.slow
 
 PAGE = (ROOT / "docs/how-to/operate/back-up-and-restore.md").read_text("utf-8")
-SEQUENCES, RETARGET = re.findall(r"<<'SQL'\n(.*?;)\nSQL", PAGE, re.DOTALL)
-PROCESSOR = "test-processor.internal:7421"
-"""To which the page lets a restored database lead."""
+(SEQUENCES,) = re.findall(r"<<'SQL'\n(SELECT setval.*?;)\nSQL", PAGE, re.DOTALL)
+RETARGET = """
+    UPDATE progressor.namespaces
+    SET config = jsonb_set(config, '{processor_targets}', jsonb_build_array(%s::text)),
+        revision = revision + 1"""
 
 
 def tool(name: str, *arguments: str) -> None:
@@ -70,7 +72,7 @@ async def check(
     ):
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute(SEQUENCES.encode())
-            connection.execute(RETARGET.replace(PROCESSOR, other).encode())
+            connection.execute(RETARGET, [other])
         wrong = await findings(conninfo)
         assert set(wrong) <= {"heartbeats", "due_tasks"}, wrong
         await fleet.start("restored")
