@@ -150,6 +150,19 @@ class NamespaceChangedError(StateError):
         super().__init__(f"namespace {namespace!r} is at revision {actual}, not {expected}")
 
 
+class NamespacePausedError(StateError):
+    """The namespace is paused and refuses new requests until it is resumed.
+
+    ``detail`` is the reason of the pause; nothing was admitted.
+    """
+
+    reason = "NAMESPACE_PAUSED"
+
+    def __init__(self, namespace: str, detail: str, retry_after: dt.timedelta) -> None:
+        self.namespace, self.detail, self.retry_after = namespace, detail, retry_after
+        super().__init__(f"namespace {namespace!r} is paused and refuses requests: {detail}")
+
+
 class GateChangedError(StateError):
     """A change that expected another revision of the gate."""
 

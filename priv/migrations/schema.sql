@@ -300,8 +300,13 @@ CREATE TABLE progressor.namespaces (
     config jsonb NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    paused_at timestamp with time zone,
+    pause_reason text,
+    pause_author text,
+    refuses_requests boolean NOT NULL DEFAULT false,
     CONSTRAINT namespaces_pkey PRIMARY KEY (name),
     CONSTRAINT namespaces_name_check CHECK ((name ~ '^[a-z0-9._-]{1,64}$'::text)),
+    CONSTRAINT namespaces_pause_check CHECK ((((paused_at IS NULL) = (pause_reason IS NULL)) AND ((paused_at IS NULL) = (pause_author IS NULL)) AND ((paused_at IS NOT NULL) OR (NOT refuses_requests)))),
     CONSTRAINT namespaces_revision_check CHECK ((revision >= 1))
 );
 
@@ -669,6 +674,8 @@ CREATE INDEX jobs_running ON progressor.jobs USING btree (slot, namespace, proce
 CREATE INDEX jobs_upkeep_due ON progressor.jobs USING btree (upkeep_due_at) WHERE (upkeep_due_at IS NOT NULL);
 
 CREATE INDEX messages_due ON progressor.messages USING btree (deliver_at);
+
+CREATE INDEX namespaces_paused ON progressor.namespaces USING btree (name) WHERE (paused_at IS NOT NULL);
 
 CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
 

@@ -7,13 +7,19 @@ import dataclasses
 import datetime as dt
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
+from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Servicer, reading
 from progressor.api.calls.traces import CallContext
-from progressor.api.calls.validation import at_least_0, check_namespace_name
+from progressor.api.calls.validation import (
+    NamespaceName,
+    at_least_0,
+    check_namespace_name,
+    text_of,
+)
 from progressor.domain.processes.namespace import (
     PAYLOAD_BYTES_CEILING,
     HistoryMode,
@@ -32,10 +38,12 @@ WORKERS_MAX = 100_000
 HISTORY_LAST_MAX = 100_000
 PATIENCE_MAX = dt.timedelta(days=30)
 EXTENDED_MAX = dt.timedelta(days=7)
+REASON_BYTES_MAX = 1024
+AUTHOR_BYTES_MAX = 256
 
 _COUNT_MAX = 2**31 - 1
 _RETRIED_TYPES = {it.value: it for it in TaskType if it is not TaskType.REMOVE}
-_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision")
+_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision", "pause")
 _CHANGEABLE = tuple(
     it.name for it in pb.Namespace.DESCRIPTOR.fields if it.name not in {"name", *_SET_BY_THE_ENGINE}
 )
@@ -50,6 +58,22 @@ class Update:
     name: str
     change: Callable[[Namespace], Namespace]
     expected_revision: int
+
+
+def _check_reason(reason: str, field: str) -> None:
+    if not reason.strip():
+        wire.refuse(field, "must not be empty")
+    text_of(REASON_BYTES_MAX)(reason, field)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pausing:
+    """A PauseNamespace."""
+
+    name: NamespaceName
+    reason: Annotated[str, _check_reason]
+    author: Annotated[str, text_of(AUTHOR_BYTES_MAX)]
+    refuse_requests: bool
 
 
 def _check_targets(targets: tuple[str, ...], field: str) -> None:
@@ -142,11 +166,14 @@ def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
     return Update(name=name, change=change, expected_revision=message.expected_revision)
 
 
-def name_from_wire(message: pb.GetNamespaceRequest | pb.DeleteNamespaceRequest) -> str:
+def name_from_wire(
+    message: pb.GetNamespaceRequest | pb.DeleteNamespaceRequest | pb.ResumeNamespaceRequest,
+) -> str:
     check_namespace_name(message.name, "name")
     return message.name
 
 
+pausing_from_wire = Shape(Pausing, pb.PauseNamespaceRequest).read
 list_from_wire = page_tokens.NAMESPACES.listing(pb.ListNamespacesRequest).read
 
 
@@ -224,3 +251,22 @@ class NamespaceServicer(Servicer):
         await self._backend().namespaces.delete(name)
         _log.info("namespace deleted", extra={"namespace": name})
         return pb.DeleteNamespaceResponse()
+
+    @reading(pausing_from_wire)
+    async def pause_namespace(self, asked: Pausing, _: CallContext) -> pb.PauseNamespaceResponse:
+        found = await self._backend().namespaces.pause(
+            [asked.name],
+            reason=asked.reason,
+            author=asked.author,
+            refuses_requests=asked.refuse_requests,
+        )
+        if not found:
+            raise errors.NamespaceNotFoundError(asked.name)
+        _log.info("namespace paused", extra={"namespace": asked.name, "author": asked.author})
+        return pb.PauseNamespaceResponse(namespace=namespace_to_wire(found[0]))
+
+    @reading(name_from_wire)
+    async def resume_namespace(self, name: str, _: CallContext) -> pb.ResumeNamespaceResponse:
+        resumed = await self._backend().namespaces.resume(name)
+        _log.info("namespace resumed", extra={"namespace": name})
+        return pb.ResumeNamespaceResponse(namespace=namespace_to_wire(resumed))

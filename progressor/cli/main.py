@@ -122,6 +122,8 @@ _NAMESPACE_COMMANDS = (
     ("update", "namespaces.namespaces:update", "Change a namespace."),
     ("get", "namespaces.namespaces:get", "Print a namespace."),
     ("list", "namespaces.namespaces:list_namespaces", "Print all namespaces."),
+    ("pause", "namespaces.namespaces:pause", "Pause namespaces: no step begins."),
+    ("resume", "namespaces.namespaces:resume", "Resume paused namespaces."),
     ("delete", "namespaces.namespaces:delete", "Delete an empty namespace."),
     ("apply", "namespaces.apply:apply", "Create and change namespaces as a file describes them."),
     ("export", "namespaces.apply:export", "Print namespaces as a file that apply reads."),

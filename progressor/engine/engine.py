@@ -49,6 +49,9 @@ _REACH_SECONDS = 0.25
 _REACH_SECONDS_MAX = 2.0
 _KEEP_SECONDS = 1.0
 _FLUSH_TIMEOUT = dt.timedelta(seconds=5)
+PAUSED_AT_START = "serve --paused"
+"""The reason of the pauses that a start makes."""
+
 _STARTING = "the engine has not reached PostgreSQL yet"
 
 
@@ -56,7 +59,13 @@ class Engine:
     """A running engine; `engine` makes one."""
 
     def __init__(
-        self, config: Config, *, clock: Clock, observers: Observers, port_shared: bool
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        observers: Observers,
+        port_shared: bool,
+        paused: bool = False,
     ) -> None:
         self.addresses: tuple[str, ...] = ()
         self.database = config.database.description
@@ -69,6 +78,7 @@ class Engine:
         self.observers = observers
         self.replica_id = 0
         self._config = config
+        self._paused = paused
         self._clock = clock
         self._stop = asyncio.Event()
         self._entered = asyncio.Event()
@@ -179,6 +189,9 @@ class Engine:
         wiring = Wiring(self._config, replies_dsn, pools, context)
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
+        if self._paused:
+            pause = functools.partial(self._pause_all, wiring)
+            await _until_there(pause, database=self.database)
         self.dsn = dsn
         return wiring
 
@@ -189,6 +202,19 @@ class Engine:
             except errors.NamespaceAlreadyExistsError:
                 with contextlib.suppress(errors.NamespaceNotFoundError):
                     _tell_difference(namespace, await wiring.namespaces.get(namespace.name))
+
+    async def _pause_all(self, wiring: Wiring) -> None:
+        """Pause all namespaces before this replica claims anything."""
+        paused = await wiring.namespaces.pause(
+            None, reason=PAUSED_AT_START, author=self._config.replica.name
+        )
+        _log.warning(
+            "namespaces paused at the start",
+            extra={
+                "namespaces": [it.name for it in paused],
+                "advice": "look around, then `progressor namespace resume --all`",
+            },
+        )
 
     async def _serve(self, wiring: Wiring) -> None:
         heartbeat = self._heartbeat(wiring)
@@ -233,6 +259,7 @@ class Engine:
             loop=asyncio.get_running_loop(),
             load=wiring.load,
             report=functools.partial(self._take_report, wiring),
+            hear=wiring.namespaces.pauses.heartbeat,
         )
 
     def _take_report(self, wiring: Wiring, report: Report) -> None:
@@ -395,11 +422,13 @@ async def engine(
     clock: Clock | None = None,
     observers: Observers | None = None,
     port_shared: bool = False,
+    paused: bool = False,
 ) -> AsyncIterator[Engine]:
     """Run an engine for the length of the context; leaving it drains.
 
     It listens when the context is entered, and serves once ``Engine.serving`` is set. Only where
-    `port_shared` may others listen on its port: those that `binding.reserved` is for.
+    `port_shared` may others listen on its port: those that `binding.reserved` is for. If `paused`,
+    all namespaces of the database are paused before any step begins here.
 
     Raises:
         ConfigError: An address cannot be bound.
@@ -410,6 +439,7 @@ async def engine(
         clock=clock or SystemClock(),
         observers=observers or Observers(),
         port_shared=port_shared,
+        paused=paused,
     )
     await running.listen()
     async with asyncio.TaskGroup() as group:

@@ -11,6 +11,7 @@ from progressor import errors
 from progressor.api.calls.servicer import Backend
 from progressor.api.calls.status import packed_status
 from progressor.clock import SystemClock
+from progressor.domain.views.activity import QUEUES_MAX
 from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, ReplicaLoad
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
@@ -32,6 +33,7 @@ from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.running_steps import RunningSteps
 from progressor.runtime.step.step import Steps
+from progressor.runtime.upkeep.pauses import PauseWatch
 from progressor.runtime.upkeep.scans import (
     QUEUES_INTERVAL,
     QueueScan,
@@ -138,6 +140,7 @@ class Wiring:
             listen=lambda: results.listen(self._dsn, context.replica_id),
             leases=self.leases,
             context=context,
+            pauses_changed=self.namespaces.pauses.changed,
         )
         self._running_steps = RunningSteps(self._step_writes, self.namespaces, context.clock)
         self._channels = Channels(
@@ -173,6 +176,7 @@ class Wiring:
             lambda task: steps.run(task, self.slots),
             breakers=reach.breakers,
             room_made=reach.room_made,
+            paused=self.namespaces.pauses.names,
         )
         self._requests = Requests(
             admissions=self._admissions, slots=self.slots, replies=self.replies,
@@ -225,7 +229,15 @@ class Wiring:
         metrics.largest_step.read_from(
             lambda: [((name,), it.share) for name, it in self._processor.sizes.largest().items()]
         )
+        metrics.namespaces_paused.read_from(self._paused)
         metrics.stream_sessions.read_from(lambda: [(_TO_PROCESSORS, self._channels.stream_count)])
+
+    def _paused(self) -> list[tuple[Labels, float]]:
+        """Return for each namespace whether it is paused; if there are too many, those first."""
+        paused = dict(self.namespaces.pauses.names)
+        others = [it.name for it in self.namespaces.known() if it.name not in paused]
+        names = [*paused, *others][:QUEUES_MAX]
+        return [((name,), name in paused) for name in names]
 
     def _writes_waiting(self) -> list[Waiting]:
         writes = (self._admissions, self._settlements, self._step_writes)
@@ -284,7 +296,13 @@ class Wiring:
         schedules = ScheduleScan(
             schedule_runs=self._schedule_runs_on(StoredRuns(self._scan)), context=context
         )
+        pauses = PauseWatch(
+            namespaces=self.namespaces, slots=self.slots,
+            schedules_changed=self._schedules.changed, context=context,
+        )  # fmt: skip
         self._scanners = [
+            group.create_task(pauses.run(), name="pauses"),
+            group.create_task(pauses.continue_resumed(), name="resumed namespaces"),
             group.create_task(schedules.run(), name="schedules"),
             group.create_task(timers.run(), name="timers"),
             group.create_task(wake_ups.run(), name="gate wake-ups"),

@@ -28,6 +28,10 @@ from progressor.storage.processes.results import Results
 from progressor.telemetry.traces.spans import UNTRACED, Span
 
 _RETRY_AFTER = dt.timedelta(milliseconds=500)
+_RETRY_PAUSED_AFTER = dt.timedelta(seconds=5)
+
+REFUSED_IN_PAUSE = frozenset({TaskType.INIT, TaskType.CALL, TaskType.NOTIFY})
+"""What a paused namespace may refuse. Repairs are admitted, since operators prepare them."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -206,6 +210,9 @@ class Requests:
         return task_id
 
     def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
+        pause = namespace.pause
+        if pause is not None and pause.refuses_requests and request.task_type in REFUSED_IN_PAUSE:
+            raise errors.NamespacePausedError(namespace.name, pause.reason, _RETRY_PAUSED_AFTER)
         if request.task_type is TaskType.INIT and _after(request) > 0:
             # A process that does not exist yet has no events.
             raise errors.EventNotFoundError(request.key.process_id, _after(request))

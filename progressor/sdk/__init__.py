@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     from progressor.domain.processes.event import (
         Direction as Direction, HistoryRange as HistoryRange, NO_HISTORY as NO_HISTORY,
     )
-    from progressor.domain.processes.policy import RetryPolicy as RetryPolicy
+    from progressor.domain.processes.policy import Pause as Pause, RetryPolicy as RetryPolicy
     from progressor.domain.views.activity import NamespaceQueue as NamespaceQueue
     from progressor.domain.views.replica import StepTally as StepTally
     from progressor.errors import (
@@ -60,7 +60,8 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         NamespaceAlreadyExistsError as NamespaceAlreadyExistsError,
         NamespaceChangedError as NamespaceChangedError,
         NamespaceNotEmptyError as NamespaceNotEmptyError,
-        NamespaceNotFoundError as NamespaceNotFoundError, NotFoundError as NotFoundError,
+        NamespaceNotFoundError as NamespaceNotFoundError,
+        NamespacePausedError as NamespacePausedError, NotFoundError as NotFoundError,
         OverloadedError as OverloadedError,
         ProcessAlreadyExistsError as ProcessAlreadyExistsError,
         ProcessFailedError as ProcessFailedError, ProcessFinishedError as ProcessFinishedError,
@@ -162,13 +163,13 @@ _MODULES = {
     "progressor.domain.gates.gate": "Gate GateWaiter",
     "progressor.domain.jobs.roles": "FollowedJob JobRole LedJob NodeCounts",
     "progressor.domain.processes.event": "Direction HistoryRange NO_HISTORY",
-    "progressor.domain.processes.policy": "RetryPolicy",
+    "progressor.domain.processes.policy": "Pause RetryPolicy",
     "progressor.domain.views.activity": "NamespaceQueue",
     "progressor.domain.views.replica": "StepTally",
     "progressor.errors": """
         DeadlineExceededError EventNotFoundError FieldViolation GateChangedError GateInUseError
         GateNotFoundError IdempotencyKeyReusedError InvalidRequestError LeaseLostError
-        NamespaceAlreadyExistsError
+        NamespaceAlreadyExistsError NamespacePausedError
         NamespaceChangedError NamespaceNotEmptyError NamespaceNotFoundError NotFoundError
         OverloadedError ProcessAlreadyExistsError ProcessFailedError ProcessFinishedError
         NothingToRetryError ProcessIsRunningError ProcessNotFoundError ProcessRemovedError

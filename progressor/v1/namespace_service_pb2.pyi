@@ -20,6 +20,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from progressor.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -217,6 +218,7 @@ class Namespace(_message.Message):
     UNREACHABLE_PATIENCE_FIELD_NUMBER: _builtins.int
     ON_ERROR_FIELD_NUMBER: _builtins.int
     STEP_TIMEOUT_MAX_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1..64 of [a-z0-9._-]."""
     exhausted_call_fails_alone: _builtins.bool
@@ -231,7 +233,7 @@ class Namespace(_message.Message):
     waiting_callers_max: _builtins.int
     """The number of callers that may wait in one replica; further requests are OVERLOADED [20,000]."""
     revision: _builtins.int
-    """Counts the changes, from 1."""
+    """Counts the changes, from 1, pauses included."""
     on_error: Global___OnError.ValueType
     @_builtins.property
     def processor_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -279,6 +281,10 @@ class Namespace(_message.Message):
     def step_timeout_max(self) -> _duration_pb2.Duration:
         """The longest time that a step may take if it extends its deadline, 1 ms .. 7 days. Default 1 h."""
 
+    @_builtins.property
+    def pause(self) -> _types_pb2.Pause:
+        """Set by PauseNamespace. Absent: the namespace is not paused."""
+
     def __init__(
         self,
         *,
@@ -301,10 +307,11 @@ class Namespace(_message.Message):
         unreachable_patience: _duration_pb2.Duration | None = ...,
         on_error: Global___OnError.ValueType = ...,
         step_timeout_max: _duration_pb2.Duration | None = ...,
+        pause: _types_pb2.Pause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "pause", b"pause", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "pause", b"pause", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -317,7 +324,7 @@ class CreateNamespaceRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def namespace(self) -> Global___Namespace:
-        """created_at, updated_at and revision are ignored."""
+        """created_at, updated_at, revision and pause are ignored."""
 
     def __init__(
         self,
@@ -522,3 +529,95 @@ class DeleteNamespaceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteNamespaceResponse: _TypeAlias = DeleteNamespaceResponse  # noqa: Y015
+
+@_typing.final
+class PauseNamespaceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    REFUSE_REQUESTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    reason: _builtins.str
+    """Why, for whoever finds tasks that wait. 1 .. 1,024 bytes."""
+    author: _builtins.str
+    """Who pauses it, at most 256 bytes."""
+    refuse_requests: _builtins.bool
+    """Refuse Start, Call and Notify with NAMESPACE_PAUSED instead of admitting them. Everything else is
+    admitted: Put, repairs, Retry, Cancel, Terminate, Remove, messages of other processes.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        author: _builtins.str = ...,
+        refuse_requests: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "name", b"name", "reason", b"reason", "refuse_requests", b"refuse_requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseNamespaceRequest: _TypeAlias = PauseNamespaceRequest  # noqa: Y015
+
+@_typing.final
+class PauseNamespaceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def namespace(self) -> Global___Namespace: ...
+    def __init__(
+        self,
+        *,
+        namespace: Global___Namespace | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseNamespaceResponse: _TypeAlias = PauseNamespaceResponse  # noqa: Y015
+
+@_typing.final
+class ResumeNamespaceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeNamespaceRequest: _TypeAlias = ResumeNamespaceRequest  # noqa: Y015
+
+@_typing.final
+class ResumeNamespaceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def namespace(self) -> Global___Namespace: ...
+    def __init__(
+        self,
+        *,
+        namespace: Global___Namespace | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeNamespaceResponse: _TypeAlias = ResumeNamespaceResponse  # noqa: Y015

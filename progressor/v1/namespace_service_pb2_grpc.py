@@ -60,6 +60,16 @@ class NamespaceServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_namespace__service__pb2.DeleteNamespaceRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_namespace__service__pb2.DeleteNamespaceResponse.FromString,
                 _registered_method=True)
+        self.PauseNamespace = channel.unary_unary(
+                '/progressor.v1.NamespaceService/PauseNamespace',
+                request_serializer=progressor_dot_v1_dot_namespace__service__pb2.PauseNamespaceRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_namespace__service__pb2.PauseNamespaceResponse.FromString,
+                _registered_method=True)
+        self.ResumeNamespace = channel.unary_unary(
+                '/progressor.v1.NamespaceService/ResumeNamespace',
+                request_serializer=progressor_dot_v1_dot_namespace__service__pb2.ResumeNamespaceRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_namespace__service__pb2.ResumeNamespaceResponse.FromString,
+                _registered_method=True)
 
 
 class NamespaceServiceServicer(object):
@@ -102,6 +112,24 @@ class NamespaceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseNamespace(self, request, context):
+        """Pauses a namespace until it is resumed: no step of it begins, in any replica. Replicas are notified
+        at once; one that a notification does not reach learns of the pause with its next heartbeat. Running
+        steps end normally. Timers wait, schedules do not run, requests are admitted and wait, or are refused
+        if asked so. If it is paused already, everything but Pause.paused_at is replaced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeNamespace(self, request, context):
+        """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
+        downtime. Changes nothing if the namespace is not paused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NamespaceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +157,16 @@ def add_NamespaceServiceServicer_to_server(servicer, server):
                     servicer.DeleteNamespace,
                     request_deserializer=progressor_dot_v1_dot_namespace__service__pb2.DeleteNamespaceRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_namespace__service__pb2.DeleteNamespaceResponse.SerializeToString,
+            ),
+            'PauseNamespace': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseNamespace,
+                    request_deserializer=progressor_dot_v1_dot_namespace__service__pb2.PauseNamespaceRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_namespace__service__pb2.PauseNamespaceResponse.SerializeToString,
+            ),
+            'ResumeNamespace': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeNamespace,
+                    request_deserializer=progressor_dot_v1_dot_namespace__service__pb2.ResumeNamespaceRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_namespace__service__pb2.ResumeNamespaceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +305,60 @@ class NamespaceService(object):
             '/progressor.v1.NamespaceService/DeleteNamespace',
             progressor_dot_v1_dot_namespace__service__pb2.DeleteNamespaceRequest.SerializeToString,
             progressor_dot_v1_dot_namespace__service__pb2.DeleteNamespaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseNamespace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.NamespaceService/PauseNamespace',
+            progressor_dot_v1_dot_namespace__service__pb2.PauseNamespaceRequest.SerializeToString,
+            progressor_dot_v1_dot_namespace__service__pb2.PauseNamespaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeNamespace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.NamespaceService/ResumeNamespace',
+            progressor_dot_v1_dot_namespace__service__pb2.ResumeNamespaceRequest.SerializeToString,
+            progressor_dot_v1_dot_namespace__service__pb2.ResumeNamespaceResponse.FromString,
             options,
             channel_credentials,
             insecure,

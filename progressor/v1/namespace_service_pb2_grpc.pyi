@@ -54,6 +54,16 @@ class NamespaceServiceStub:
     """Deletes a namespace with its gates and schedules. Ends with NAMESPACE_NOT_EMPTY while it has
     processes.
     """
+    PauseNamespace: _grpc.UnaryUnaryMultiCallable[_namespace_service_pb2.PauseNamespaceRequest, _namespace_service_pb2.PauseNamespaceResponse]
+    """Pauses a namespace until it is resumed: no step of it begins, in any replica. Replicas are notified
+    at once; one that a notification does not reach learns of the pause with its next heartbeat. Running
+    steps end normally. Timers wait, schedules do not run, requests are admitted and wait, or are refused
+    if asked so. If it is paused already, everything but Pause.paused_at is replaced.
+    """
+    ResumeNamespace: _grpc.UnaryUnaryMultiCallable[_namespace_service_pb2.ResumeNamespaceRequest, _namespace_service_pb2.ResumeNamespaceResponse]
+    """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
+    downtime. Changes nothing if the namespace is not paused.
+    """
 
 @_typing.type_check_only
 class NamespaceServiceAsyncStub(NamespaceServiceStub):
@@ -71,6 +81,16 @@ class NamespaceServiceAsyncStub(NamespaceServiceStub):
     DeleteNamespace: _aio.UnaryUnaryMultiCallable[_namespace_service_pb2.DeleteNamespaceRequest, _namespace_service_pb2.DeleteNamespaceResponse]  # type: ignore[assignment]
     """Deletes a namespace with its gates and schedules. Ends with NAMESPACE_NOT_EMPTY while it has
     processes.
+    """
+    PauseNamespace: _aio.UnaryUnaryMultiCallable[_namespace_service_pb2.PauseNamespaceRequest, _namespace_service_pb2.PauseNamespaceResponse]  # type: ignore[assignment]
+    """Pauses a namespace until it is resumed: no step of it begins, in any replica. Replicas are notified
+    at once; one that a notification does not reach learns of the pause with its next heartbeat. Running
+    steps end normally. Timers wait, schedules do not run, requests are admitted and wait, or are refused
+    if asked so. If it is paused already, everything but Pause.paused_at is replaced.
+    """
+    ResumeNamespace: _aio.UnaryUnaryMultiCallable[_namespace_service_pb2.ResumeNamespaceRequest, _namespace_service_pb2.ResumeNamespaceResponse]  # type: ignore[assignment]
+    """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
+    downtime. Changes nothing if the namespace is not paused.
     """
 
 class NamespaceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -116,6 +136,28 @@ class NamespaceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_namespace_service_pb2.DeleteNamespaceResponse, _abc.Awaitable[_namespace_service_pb2.DeleteNamespaceResponse]]:
         """Deletes a namespace with its gates and schedules. Ends with NAMESPACE_NOT_EMPTY while it has
         processes.
+        """
+
+    @_abc_1.abstractmethod
+    def PauseNamespace(
+        self,
+        request: _namespace_service_pb2.PauseNamespaceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_namespace_service_pb2.PauseNamespaceResponse, _abc.Awaitable[_namespace_service_pb2.PauseNamespaceResponse]]:
+        """Pauses a namespace until it is resumed: no step of it begins, in any replica. Replicas are notified
+        at once; one that a notification does not reach learns of the pause with its next heartbeat. Running
+        steps end normally. Timers wait, schedules do not run, requests are admitted and wait, or are refused
+        if asked so. If it is paused already, everything but Pause.paused_at is replaced.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeNamespace(
+        self,
+        request: _namespace_service_pb2.ResumeNamespaceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_namespace_service_pb2.ResumeNamespaceResponse, _abc.Awaitable[_namespace_service_pb2.ResumeNamespaceResponse]]:
+        """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
+        downtime. Changes nothing if the namespace is not paused.
         """
 
 def add_NamespaceServiceServicer_to_server(servicer: NamespaceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,7 +10,8 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
   FAILED_PRECONDITION  PROCESS_FAILED, TASK_FAILED, REPAIR_FAILED, PROCESS_IS_RUNNING,
-                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_HAS_ENDED
+                       PROCESS_FINISHED, NOTHING_TO_RETRY, TASK_HAS_ENDED;
+                       NAMESPACE_PAUSED: it refuses requests; nothing was accepted (with RetryInfo)
   ABORTED              PROCESS_REMOVED, PROCESS_TERMINATED, TASK_CANCELLED
   UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job that the engine runs (see JobService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)

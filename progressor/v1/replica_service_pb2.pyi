@@ -456,6 +456,7 @@ class NamespaceQueue(_message.Message):
     LATE_SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
     PROCESS_FAILED_COUNT_FIELD_NUMBER: _builtins.int
     PROCESS_FAILED_AGE_FIELD_NUMBER: _builtins.int
+    PAUSED_AGE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     due_count: _builtins.int
     """Tasks that wait only for a free worker."""
@@ -513,6 +514,10 @@ class NamespaceQueue(_message.Message):
     def available_age(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def process_failed_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def paused_age(self) -> _duration_pb2.Duration:
+        """How long the namespace has been paused; what is due then waits for that. Absent: it is not paused."""
+
     def __init__(
         self,
         *,
@@ -543,10 +548,11 @@ class NamespaceQueue(_message.Message):
         late_schedule_count: _builtins.int = ...,
         process_failed_count: _builtins.int = ...,
         process_failed_age: _duration_pb2.Duration | None = ...,
+        paused_age: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "behind_age", b"behind_age", "due_age", b"due_age", "gate_age", b"gate_age", "order_age", b"order_age", "process_failed_age", b"process_failed_age", "retry_age", b"retry_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "behind_age", b"behind_age", "due_age", b"due_age", "gate_age", b"gate_age", "order_age", b"order_age", "paused_age", b"paused_age", "process_failed_age", b"process_failed_age", "retry_age", b"retry_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "failed_node_count", b"failed_node_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "job_count", b"job_count", "late_schedule_count", b"late_schedule_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "paused_schedule_count", b"paused_schedule_count", "process_failed_age", b"process_failed_age", "process_failed_count", b"process_failed_count", "ready_node_count", b"ready_node_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "running_node_count", b"running_node_count", "schedule_count", b"schedule_count", "timer_count", b"timer_count", "waiting_node_count", b"waiting_node_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "failed_node_count", b"failed_node_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "job_count", b"job_count", "late_schedule_count", b"late_schedule_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "paused_age", b"paused_age", "paused_schedule_count", b"paused_schedule_count", "process_failed_age", b"process_failed_age", "process_failed_count", b"process_failed_count", "ready_node_count", b"ready_node_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "running_node_count", b"running_node_count", "schedule_count", b"schedule_count", "timer_count", b"timer_count", "waiting_node_count", b"waiting_node_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -261,6 +261,8 @@ class _WaitCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitCause.V
     """No replica can reach its processor, since Wait.processor_unreachable_since, or the processor
     refuses it, and the next attempt is at Wait.until. These attempts do not count.
     """
+    WAIT_CAUSE_PAUSED: _WaitCause.ValueType  # 14
+    """Its namespace is paused: Wait.pause. If it is due, since Wait.since."""
 
 class WaitCause(_WaitCause, metaclass=_WaitCauseEnumTypeWrapper):
     """Why an unfinished task does not run, or that it does."""
@@ -298,6 +300,8 @@ WAIT_CAUSE_PROCESSOR_UNREACHABLE: WaitCause.ValueType  # 13
 """No replica can reach its processor, since Wait.processor_unreachable_since, or the processor
 refuses it, and the next attempt is at Wait.until. These attempts do not count.
 """
+WAIT_CAUSE_PAUSED: WaitCause.ValueType  # 14
+"""Its namespace is paused: Wait.pause. If it is due, since Wait.since."""
 Global___WaitCause: _TypeAlias = WaitCause  # noqa: Y015
 
 @_typing.final
@@ -857,6 +861,40 @@ class TaskError(_message.Message):
 Global___TaskError: _TypeAlias = TaskError  # noqa: Y015
 
 @_typing.final
+class Pause(_message.Message):
+    """The pause of a namespace, in which no step begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAUSED_AT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    REFUSES_REQUESTS_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why, in the words of who paused it."""
+    author: _builtins.str
+    """Who paused it, as they say. May be empty."""
+    refuses_requests: _builtins.bool
+    """Start, Call and Notify end with NAMESPACE_PAUSED. Otherwise they are admitted, and wait."""
+    @_builtins.property
+    def paused_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        paused_at: _timestamp_pb2.Timestamp | None = ...,
+        reason: _builtins.str = ...,
+        author: _builtins.str = ...,
+        refuses_requests: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["paused_at", b"paused_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "paused_at", b"paused_at", "reason", b"reason", "refuses_requests", b"refuses_requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pause: _TypeAlias = Pause  # noqa: Y015
+
+@_typing.final
 class OrderWait(_message.Message):
     """The task that another one waits for because of its order: that of the smallest version, and of
     several the oldest.
@@ -1023,6 +1061,7 @@ class Wait(_message.Message):
     SPENT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     TIMER_NAME_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: Global___TaskType.ValueType
     status: Global___TaskStatus.ValueType
@@ -1095,6 +1134,10 @@ class Wait(_message.Message):
     def spent(self) -> Global___TimeSpent: ...
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def pause(self) -> Global___Pause:
+        """The pause of its namespace, also if it waits for something else first. Absent: it is not paused."""
+
     def __init__(
         self,
         *,
@@ -1123,10 +1166,11 @@ class Wait(_message.Message):
         spent: Global___TimeSpent | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         timer_name: _builtins.str = ...,
+        pause: Global___Pause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "collected_at", b"collected_at", "created_at", b"created_at", "last_error", b"last_error", "order", b"order", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "collected_at", b"collected_at", "created_at", b"created_at", "last_error", b"last_error", "order", b"order", "pause", b"pause", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "attempts_max", b"attempts_max", "behind_runs", b"behind_runs", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "behind_type", b"behind_type", "busy_count", b"busy_count", "cause", b"cause", "collected_at", b"collected_at", "created_at", b"created_at", "explanation", b"explanation", "gates", b"gates", "last_error", b"last_error", "order", b"order", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "status", b"status", "task_id", b"task_id", "timer_name", b"timer_name", "type", b"type", "until", b"until", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "attempts_max", b"attempts_max", "behind_runs", b"behind_runs", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "behind_type", b"behind_type", "busy_count", b"busy_count", "cause", b"cause", "collected_at", b"collected_at", "created_at", b"created_at", "explanation", b"explanation", "gates", b"gates", "last_error", b"last_error", "order", b"order", "pause", b"pause", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "status", b"status", "task_id", b"task_id", "timer_name", b"timer_name", "type", b"type", "until", b"until", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__behind_task_id: _TypeAlias = _typing.Literal["behind_task_id"]  # noqa: Y015
     _WhichOneofArgType__behind_task_id: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id"]  # noqa: Y015

@@ -172,7 +172,9 @@ def region_text(name: str) -> str:
 def regenerated(text: str) -> str:
     """Return the text of a page with its tables generated again."""
     for name, make in TABLES.items():
-        text = region(name).sub(rf"\g<1>\n{_escaped(make())}\n\n\g<3>", text)
+        # Most pages have none, and the help of all commands takes seconds.
+        if region(name).search(text):
+            text = region(name).sub(rf"\g<1>\n{_escaped(make())}\n\n\g<3>", text)
     return text
 
 

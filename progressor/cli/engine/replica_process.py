@@ -1,6 +1,7 @@
 """A replica process, which the supervisor starts and which dies with it.
 
-The supervisor runs this file as a module, and sends its process id and all settings on stdin.
+The supervisor runs this file as a module, and sends on stdin its process id, all settings, and
+whether to pause all namespaces.
 Notifications go to stdout, one JSON document per line; the log goes to stderr.
 """
 
@@ -48,7 +49,7 @@ Notification = ReplicaListens | ReplicaServes | ReplicaFailed
 def main() -> int:
     """Run a replica until the supervisor sends SIGTERM, and return the exit code."""
     try:
-        parent_id, config = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent wrote it
+        parent_id, config, paused = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent wrote it
     except EOFError:
         return ExitCode.FAILED
     assert isinstance(config, Config), f"the supervisor sent {type(config)}"
@@ -66,7 +67,7 @@ def main() -> int:
         notify(ReplicaServes())
         await forever()
 
-    open_engine = functools.partial(app.engine, port_shared=True)
+    open_engine = functools.partial(app.engine, port_shared=True, paused=paused)
     try:
         run_loop(host(config, work=work, open_engine=open_engine, one_of_many=True))
     except (errors.ProgressorError, ExceptionGroup) as error:

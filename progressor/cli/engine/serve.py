@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import logging
 import os
 import pickle
@@ -18,6 +19,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -31,7 +33,7 @@ from progressor.cli.engine.replica_process import (
     ReplicaListens,
     ReplicaServes,
 )
-from progressor.cli.input.options import Settings
+from progressor.cli.input.options import Settings, option
 from progressor.cli.input.signals import forever, run_loop, signals
 from progressor.cli.output import ExitCode, report_words
 from progressor.engine import engine as app
@@ -52,8 +54,16 @@ _DRAIN_GRACE = dt.timedelta(seconds=20)
 
 _log = logging.getLogger(__name__)
 
+Paused = Annotated[
+    bool,
+    option(
+        "Pause all namespaces of the database before any step begins, for example after a restore; "
+        "`progressor namespace resume --all` ends it."
+    ),
+]
 
-def serve(*, settings: Settings = Settings()) -> ExitCode:
+
+def serve(*, settings: Settings = Settings(), paused: Paused = False) -> ExitCode:
     """Run an engine until SIGTERM or SIGINT drains it; a second signal ends it at once.
 
     Without a DSN it runs an embedded PostgreSQL. While PostgreSQL is unavailable, the engine waits
@@ -63,8 +73,9 @@ def serve(*, settings: Settings = Settings()) -> ExitCode:
     config = settings.load()
     count = count_of(config.server.workers)
     if count > 1:
-        return supervise(config, count)
-    run_loop(host(config, work=_announce))
+        return supervise(config, count, paused=paused)
+    open_engine = functools.partial(app.engine, paused=paused)
+    run_loop(host(config, work=_announce, open_engine=open_engine))
     return ExitCode.DONE
 
 
@@ -91,8 +102,10 @@ def count_of(workers: int) -> int:
     return workers or len(os.sched_getaffinity(0))
 
 
-def supervise(config: Config, count: int) -> ExitCode:
+def supervise(config: Config, count: int, *, paused: bool = False) -> ExitCode:
     """Run `count` replica processes until a signal drains them; return the exit code.
+
+    If `paused`, they pause all namespaces when they start for the first time.
 
     Raises:
         ConfigError: An address is in use, or cannot be bound.
@@ -100,10 +113,10 @@ def supervise(config: Config, count: int) -> ExitCode:
     """
     # Not uvloop, which forks where asyncio spawns; speed does not matter here.
     with asyncio.Runner() as runner:
-        return runner.run(_supervise(config, count))
+        return runner.run(_supervise(config, count, paused=paused))
 
 
-async def _supervise(config: Config, count: int) -> ExitCode:
+async def _supervise(config: Config, count: int, *, paused: bool) -> ExitCode:
     set_up_logs(level=config.log.level, log_format=config.log.format)
     leaving = asyncio.Event()
     database = config.database.description
@@ -120,7 +133,9 @@ async def _supervise(config: Config, count: int) -> ExitCode:
                 server=dataclasses.replace(config.server, bind=bind),
                 database=dataclasses.replace(config.database, dsn=dsn),
             )
-            supervisor = Supervisor(shared, count, database=database, leaving=leaving)
+            supervisor = Supervisor(
+                shared, count, database=database, leaving=leaving, paused=paused
+            )
             return await supervisor.run()
 
 
@@ -134,7 +149,13 @@ class Supervisor:
     """
 
     def __init__(
-        self, config: Config, count: int, *, database: str, leaving: asyncio.Event
+        self,
+        config: Config,
+        count: int,
+        *,
+        database: str,
+        leaving: asyncio.Event,
+        paused: bool = False,
     ) -> None:
         self._config = config
         self._leaving = leaving
@@ -143,7 +164,9 @@ class Supervisor:
             "database": database,
             "replicas": count,
         }
-        self._processes = [_ReplicaProcess(config, number) for number in range(1, count + 1)]
+        self._processes = [
+            _ReplicaProcess(config, number, paused=paused) for number in range(1, count + 1)
+        ]
         self._listened = self._served = False
         self._code = ExitCode.DONE
         self._reported: ReplicaFailed | None = None
@@ -211,7 +234,7 @@ class Supervisor:
                     self._where |= {"metrics": urls} if urls else {}
                     _log.info("engine listening", extra=self._where)
             case ReplicaServes():
-                process.serves = True
+                process.serves, process.paused = True, False
                 if self._served:
                     facts = {"replica": process.name, "metrics": process.metrics_url}
                     _log.info("replica serves again", extra=facts)
@@ -263,11 +286,13 @@ class Supervisor:
 class _ReplicaProcess:
     """The process of one replica, which may be a new one after an exit."""
 
-    def __init__(self, config: Config, number: int) -> None:
+    def __init__(self, config: Config, number: int, *, paused: bool) -> None:
         self.name = f"{config.replica.name}-{number}"
         self.listens = self.serves = False
         self.metrics_url = ""
         self.failed: ReplicaFailed | None = None
+        self.paused = paused
+        """Whether it pauses all namespaces: not again after it has served, when it is restarted."""
         self.exit_code = 0
         """Of the last process that ended; if negative, the number of the signal that ended it."""
         at = config.telemetry.metrics_at(number)
@@ -293,7 +318,7 @@ class _ReplicaProcess:
             self.signal(signal.SIGTERM)
         assert process.stdin is not None, "asked for a pipe"
         assert process.stdout is not None, "asked for a pipe"
-        process.stdin.write(pickle.dumps((os.getpid(), self._config)))
+        process.stdin.write(pickle.dumps((os.getpid(), self._config, self.paused)))
         process.stdin.close()
         async for line in process.stdout:
             yield msgspec.json.decode(line, type=Notification)

@@ -1,9 +1,10 @@
-"""Commands about namespaces: create, update, get, list, delete."""
+"""Commands about namespaces: create, update, get, list, pause, resume, delete."""
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import getpass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import RenderableType
@@ -16,12 +17,15 @@ from progressor.cli.input.options import (
     option,
     pairs,
 )
-from progressor.cli.output import Column, facts, instant_text, plain, show, table
+from progressor.cli.output import Column, facts, instant_text, one_line, plain, show, table
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.policy import Pause, RetryPolicy
 from progressor.sdk.values.namespaces import NamespaceConfig, OnError, ZombiePolicy
 from progressor.settings.decoding import Given, keys_of
 from progressor.settings.namespaces import NamespaceTable, decode_namespace
+
+if TYPE_CHECKING:  # loaded by the commands that make one
+    from progressor.sdk.client.client import Client
 
 Targets = Annotated[
     tuple[str, ...],
@@ -37,7 +41,9 @@ Set = Annotated[
     ),
 ]
 
-_FIXED = frozenset({"name", "created_at", "updated_at", "revision"})
+All = Annotated[bool, Parameter(name="--all", negative="", help="All namespaces.")]
+
+_FIXED = frozenset({"name", "created_at", "updated_at", "revision", "pause"})
 """Fields that a user cannot set."""
 
 _NAMESPACES: Mapping[str, Column[NamespaceConfig]] = {
@@ -45,6 +51,7 @@ _NAMESPACES: Mapping[str, Column[NamespaceConfig]] = {
     "processor": lambda it: ", ".join(it.processor_targets),
     "revision": lambda it: str(it.revision),
     "updated": lambda it: instant_text(it.updated_at),
+    "paused": lambda it: "" if it.pause is None else _pause_text(it.pause),
 }
 
 
@@ -96,6 +103,37 @@ async def list_namespaces(*, engine: EngineOptions = EngineOptions()) -> None:
     show({"namespaces": found}, table(_NAMESPACES, found), as_json=engine.json)
 
 
+async def pause(
+    *names: str,
+    reason: Annotated[str, option("Why, for whoever finds tasks that wait.")],
+    author: Annotated[str | None, option("Who pauses; your login name by default.")] = None,
+    refuse: Annotated[
+        bool, option("Refuse Start, Call and Notify instead of admitting them to wait.")
+    ] = False,
+    every: All = False,
+    engine: EngineOptions = EngineOptions(),
+) -> None:
+    """Pause namespaces until they are resumed: none of their steps begins, in any replica.
+
+    Running steps end normally. Timers wait, schedules do not run, requests are admitted and wait.
+    """
+    by = _login_name() if author is None else author
+
+    async def one(client: "Client", name: str) -> NamespaceConfig:
+        return await client.namespaces.pause(name, reason=reason, author=by, refuse=refuse)
+
+    await _each(names, one, every=every, engine=engine)
+
+
+async def resume(*names: str, every: All = False, engine: EngineOptions = EngineOptions()) -> None:
+    """Resume paused namespaces; what came due in the pause runs at once."""
+
+    async def one(client: "Client", name: str) -> NamespaceConfig:
+        return await client.namespaces.resume(name)
+
+    await _each(names, one, every=every, engine=engine)
+
+
 async def delete(name: str, /, *, engine: EngineOptions = EngineOptions()) -> None:
     """Delete a namespace that has no processes."""
     async with client_of(engine) as client:
@@ -145,6 +183,38 @@ def config_of(found: Namespace) -> NamespaceConfig:
     return NamespaceConfig(**fields)
 
 
+async def _each(
+    names: Sequence[str],
+    change: Callable[["Client", str], Awaitable[NamespaceConfig]],
+    *,
+    every: bool,
+    engine: EngineOptions,
+) -> None:
+    """Change the namespaces of these names, or all, and print them."""
+    if bool(names) == every:
+        raise bad_input("NAMES", "either names or --all must be given")
+    async with client_of(engine) as client:
+        if every:
+            listed = client.namespaces.list(page_size=PAGE_MAX)
+            names = [it.name async for it in listed]
+        found = [await change(client, name) for name in names]
+    show({"namespaces": found}, table(_NAMESPACES, found), as_json=engine.json)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # A container may run as a user without a name.
+        return ""
+
+
+def _pause_text(pause: Pause) -> str:
+    by = f" by {pause.author}" if pause.author else ""
+    refusing = ", refuses requests" if pause.refuses_requests else ""
+    return one_line(f"since {instant_text(pause.paused_at)}{by}{refusing}: {pause.reason}")
+
+
 def _put(table: dict[str, object], path: Sequence[str], value: str) -> None:
     for part in path[:-1]:
         inner = table.setdefault(part, {})
@@ -179,7 +249,10 @@ def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:
 def _show(config: NamespaceConfig, engine: EngineOptions) -> None:
     document = plain(config)
     assert isinstance(document, dict), "a dataclass is a table"
-    people: RenderableType = facts({key: _text(value) for key, value in document.items()})
+    texts = {key: _text(value) for key, value in document.items()}
+    if config.pause is not None:
+        texts["pause"] = _pause_text(config.pause)
+    people: RenderableType = facts(texts)
     show(config, people, as_json=engine.json)
 
 

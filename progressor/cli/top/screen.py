@@ -49,7 +49,7 @@ _CONSTRAINED = {
 
 _LEAST = (
     "run at", "behind", "timers", "mean ms", "order", "retries", "available", "gate", "failed/s",
-    "process failed", "unreachable", "version", "id", "callers", "steps",
+    "process failed", "paused", "unreachable", "version", "id", "callers", "steps",
 )  # fmt: skip
 """Columns in the order in which they are left out on a narrow screen."""
 
@@ -153,6 +153,7 @@ def _listings(overview: Overview) -> tuple[_Listing, ...]:
         "due": waiting.pop("due"),
         "oldest": _oldest_in,
         **waiting,
+        **({"paused": _paused} if queue is not None and queue.paused_age is not None else {}),
         "mean ms": _mean,
         "unreachable": _unreachable,
     }
@@ -220,6 +221,8 @@ def _waiting(overview: Overview, queue: NamespaceQueue, age: dt.timedelta) -> It
         words = f"  {overview.uncounted_namespace_count:,} more namespaces were not counted"
         found.append(words, style="yellow")
     yield found
+    if queue.paused_age is not None:
+        yield _facts({"paused": _paused_namespaces(overview, queue.paused_age)})
     if queue.process_failed_count:
         held = total("process_failed_count") + _oldest(queue.process_failed_age)
         yield _facts({"process failed": held})
@@ -233,11 +236,23 @@ def _waiting(overview: Overview, queue: NamespaceQueue, age: dt.timedelta) -> It
         jobs = _count(queue.job_count, is_exact=queue.job_count < _JOBS_MAX)
         yield _facts({"jobs": jobs, "nodes": _nonzero(nodes) or "0"})
     if queue.schedule_count or queue.paused_schedule_count:
-        paused = total("paused_schedule_count")
-        found = _facts({"schedules": total("schedule_count"), "paused": paused})
-        if queue.late_schedule_count:
-            found.append(f"   late {total('late_schedule_count')}", style="bold red")
-        yield found
+        yield _schedules(queue, total)
+
+
+def _schedules(queue: NamespaceQueue, total: Callable[[str], str]) -> Text:
+    paused = total("paused_schedule_count")
+    found = _facts({"schedules": total("schedule_count"), "paused": paused})
+    if queue.late_schedule_count:
+        found.append(f"   late {total('late_schedule_count')}", style="bold red")
+    return found
+
+
+def _paused_namespaces(overview: Overview, longest: dt.timedelta) -> str:
+    count = sum(
+        it.queue is not None and it.queue.paused_age is not None for it in overview.namespaces
+    )
+    what = "namespace" if count == 1 else "namespaces"
+    return f"{count:,} {what}, the longest for {age_text(longest)}"
 
 
 def _constrained(queue: NamespaceQueue, total: Callable[[str], str]) -> Text:
@@ -282,7 +297,8 @@ def _oldest_in(line: NamespaceLine) -> Text:
     age = line.queue.worker_age
     if age is None:
         return Text()
-    return Text(age_text(age), style="bold red" if age >= _LATE else "")
+    is_late = age >= _LATE and line.queue.paused_age is None
+    return Text(age_text(age), style="bold red" if is_late else "")
 
 
 def _oldest(age: dt.timedelta | None) -> str:
@@ -312,6 +328,11 @@ def _failed(line: NamespaceLine) -> Text:
 def _mean(line: NamespaceLine) -> str:
     mean = line.pace.mean_processor_time
     return "" if mean is None else f"{mean.total_seconds() * 1000:,.1f}"
+
+
+def _paused(line: NamespaceLine) -> Text:
+    age = None if line.queue is None else line.queue.paused_age
+    return Text("" if age is None else age_text(age), style="yellow")
 
 
 def _unreachable(line: NamespaceLine) -> Text:

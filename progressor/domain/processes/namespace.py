@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from progressor.domain.processes.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
-from progressor.domain.processes.policy import OnError, RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import OnError, Pause, RetryPolicy, ZombiePolicy
 from progressor.domain.processes.task import TaskType
 
 PAYLOAD_BYTES_CEILING = 16 * 1024 * 1024
@@ -63,6 +63,7 @@ class Namespace:
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0
+    pause: Pause | None = None
 
     def policy_for(self, task_type: TaskType) -> RetryPolicy:
         return self.retry_policies.get(task_type, self.retry_policy)

@@ -1,4 +1,4 @@
-"""Policies: when a failed attempt is followed by another, and what becomes of a zombie."""
+"""Policies: when a failed attempt is followed by another, what becomes of a zombie; and pauses."""
 
 import dataclasses
 import datetime as dt
@@ -48,6 +48,19 @@ class RetryPolicy:
             if value is not None and not isinstance(value, dt.timedelta):
                 message = f"{name} must be a timedelta, got {value!r}"
                 raise TypeError(message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Since when a namespace is paused, why, and by whom; no step of it begins.
+
+    ``refuses_requests``: Start, Call and Notify are refused; otherwise they are admitted and wait.
+    """
+
+    paused_at: dt.datetime
+    reason: str
+    author: str = ""
+    refuses_requests: bool = False
 
 
 def next_delay(

@@ -28,6 +28,8 @@ class NamespaceQueue:
     ``job_count``: running jobs, counted up to 10,000 over all namespaces; the node counts are
     theirs. ``schedule_count``: schedules with a next instant, of which ``late_schedule_count`` were
     due more than 5 s ago. ``paused_schedule_count``: paused ones.
+
+    ``paused_age``: how long the namespace has been paused; what is due waits for that.
     """
 
     namespace: str
@@ -57,6 +59,7 @@ class NamespaceQueue:
     late_schedule_count: int = 0
     process_failed_count: int = 0
     process_failed_age: dt.timedelta | None = None
+    paused_age: dt.timedelta | None = None
 
     @property
     def worker_age(self) -> dt.timedelta | None:

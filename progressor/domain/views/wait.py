@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from progressor.domain.gates.constraint import GatedState, Order, Version
 from progressor.domain.gates.gate import GateHolder
+from progressor.domain.processes.policy import Pause
 from progressor.domain.processes.task import TIMER_TYPES, TaskError, TaskStatus, TaskType
 
 
@@ -258,6 +259,16 @@ class NoReplica:
     silent_count: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Its namespace is paused. It has been due ``since`` then; None: it waits for more."""
+
+    NAME: ClassVar = "paused"
+
+    pause: Pause
+    since: dt.datetime | None = None
+
+
 Cause = (
     Running
     | PresumedDead
@@ -272,6 +283,7 @@ Cause = (
     | NoFreeWorker
     | ProcessorUnreachable
     | NoReplica
+    | Paused
 )
 
 

@@ -34,6 +34,7 @@ from progressor.domain.views.wait import (
     NoReplica,
     OrderWait,
     Overrun,
+    Paused,
     PresumedDead,
     ProcessFailed,
     ProcessorUnreachable,
@@ -182,6 +183,16 @@ def _wait(task: UnfinishedTask, causes: Sequence[Cause]) -> Wait:
 def _causes(
     task: UnfinishedTask, before: UnfinishedTask | None, facts: Facts, namespace: Namespace
 ) -> Sequence[Cause]:
+    found = _own_causes(task, before, facts, namespace)
+    if namespace.pause is None or task.lease is not None or isinstance(found[-1], Paused):
+        return found
+    # It would not run without them either.
+    return (*found, Paused(pause=namespace.pause))
+
+
+def _own_causes(
+    task: UnfinishedTask, before: UnfinishedTask | None, facts: Facts, namespace: Namespace
+) -> Sequence[Cause]:
     if task.lease is not None:
         return (_leased(task.lease, facts, namespace.name),)
     if task.held_since is not None:
@@ -288,7 +299,9 @@ def _running(lease: Lease, replica: ReplicaView | None, facts: Facts, namespace:
 
 def _due(
     since: dt.datetime, facts: Facts, namespace: Namespace
-) -> NoFreeWorker | NoReplica | ProcessorUnreachable:
+) -> Paused | NoFreeWorker | NoReplica | ProcessorUnreachable:
+    if namespace.pause is not None:
+        return Paused(pause=namespace.pause, since=since)
     serving = facts.serving()
     if not serving:
         silent = sum(it.is_silent for it in facts.replicas.values())
@@ -382,6 +395,8 @@ def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911, PLR0912
         case NoReplica():
             counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
             return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
+        case Paused():
+            return _of_pause(cause)
         case _:
             assert_never(cause)
 
@@ -429,6 +444,15 @@ def _of_outage(cause: ProcessorUnreachable, wait: Wait) -> str:
     again = "" if cause.until is None else f", and is tried again at {_at(cause.until)}"
     reach = _unreachable(cause.processor_unreachable_since)
     return f"waits for its processor{due}{again}{_after(wait)}.{reach}"
+
+
+def _of_pause(cause: Paused) -> str:
+    pause = cause.pause
+    by = f" by {_quoted(pause.author)}" if pause.author else ""
+    paused = f"has been paused since {_at(pause.paused_at)}{by}: {_quoted(pause.reason)}."
+    if cause.since is None:
+        return f"waits until its namespace is resumed, which {paused}"
+    return f"has been due since {_at(cause.since)}, but its namespace {paused}"
 
 
 def _risk(cause: Running) -> str:

@@ -8,12 +8,15 @@ Slots go in turn to the oldest due task of any kind and to the oldest request. S
 timers that came due at once, a new call waits for the calls before it and for no timer. Requests
 keep their order among each other, and so do timers. Neither can starve the other, since the oldest
 of all gets the next slot but one at worst.
+
+Two things keep a namespace from filling its free slots: a breaker, while its processor takes no
+steps, and a pause. What is due then joins the backlog.
 """
 
 import asyncio
 import contextvars
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
@@ -45,8 +48,11 @@ class Slots:
         *,
         breakers: Mapping[str, Breaker] | None = None,
         room_made: asyncio.Event | None = None,
+        paused: Collection[str] = (),
     ) -> None:
+        """Take what limits the namespaces: ``paused`` ones start nothing, whatever is due."""
         self._run_step = run_step
+        self._paused = paused
         self._breakers = {} if breakers is None else breakers
         self._namespaces: dict[str, _NamespaceSlots] = {}
         self.busy_total = 0
@@ -80,6 +86,8 @@ class Slots:
         own = self._of(namespace)
         if self.closed or own.has_backlog or own.busy >= own.size:
             return False
+        if self._paused and namespace.name in self._paused:
+            return False
         if self._breakers and not self._pass_breaker(namespace, 1):
             return False
         self._take(own, 1)
@@ -88,7 +96,8 @@ class Slots:
     def reserve_up_to(self, namespace: Namespace, wanted: int) -> int:
         """Reserve slots for due tasks; return how many, 0 to `wanted`."""
         own = self._of(namespace)
-        count = 0 if self.closed else min(wanted, own.free)
+        is_closed = self.closed or (self._paused and namespace.name in self._paused)
+        count = 0 if is_closed else min(wanted, own.free)
         if count and self._breakers:
             count = self._pass_breaker(namespace, count)
         self._take(own, count)
@@ -131,6 +140,24 @@ class Slots:
         """Return whether a breaker limits how many steps of a namespace may start."""
         return namespace in self._breakers
 
+    def hands_back(self, task: RunningTask) -> bool:
+        """Return whether a task was leased too late: its step must not begin.
+
+        Its claim, its request or the settlement before it was in flight when the drain or the pause
+        began. A request is served in a drain, since its caller waits here.
+        """
+        if self.draining and task.claim is not None:
+            return True
+        return self.is_paused(task.key.namespace)
+
+    def is_paused(self, namespace: str) -> bool:
+        return bool(self._paused) and namespace in self._paused
+
+    def look_for_due(self, namespace: Namespace) -> None:
+        """Have due tasks of a namespace claimed as slots allow, whether or not any are known."""
+        self._of(namespace)
+        self.mark_backlog(namespace.name)
+
     def next_turn(self, namespace: str) -> bool:
         """Return whether the next slot goes to the oldest request first; alternates.
 
@@ -170,6 +197,8 @@ class Slots:
         return count
 
     def _is_held_back(self, namespace: str) -> bool:
+        if self.is_paused(namespace):
+            return True
         breaker = self._breakers.get(namespace) if self._breakers else None
         return breaker is not None and not breaker.allowance()
 

@@ -5,8 +5,8 @@ replica runs has this replica's id in its row (reply_to): the replica that settl
 notification, and the result is read. Where notifications do not get through (a pooler, a broken
 connection), a safety net reads the results of the oldest expected tasks once a second.
 
-The same notifications say that awaited processes have ended (``ends``) and that leases of this
-replica were revoked.
+The same notifications say that awaited processes have ended (``ends``), that leases of this replica
+were revoked, and that namespaces were paused or resumed.
 """
 
 import asyncio
@@ -56,6 +56,7 @@ class Replies:
         listen: Callable[[], AsyncIterator[Word]],
         leases: Leases,
         context: Context,
+        pauses_changed: asyncio.Event | None = None,
     ) -> None:
         self._results = results
         self._listen = listen
@@ -66,6 +67,8 @@ class Replies:
         self._metrics.callers_waiting.read_from(lambda: [((), self.waiting_count)])
         self.work_is_due = asyncio.Event()
         """Set when another replica leaves due tasks to this one."""
+        self.pauses_changed = asyncio.Event() if pauses_changed is None else pauses_changed
+        """Set when a namespace was paused or resumed, or may have been."""
         self._expected: dict[int, _Expected] = {}
         # Tasks that ended recently. Admissions and settlements are answered over different
         # connections: a caller who joined a task in time may learn of it after its end.
@@ -172,10 +175,13 @@ class Replies:
         elif word.revoked:
             for token in word.revoked:
                 self._leases.revoke(token)
+        elif word.pauses:
+            self.pauses_changed.set()
         elif not word.task_ids:
             # Listening (again): the ends of tasks before this were missed.
             self._want(task_id for task_id in self._expected if not self._leases.holds(task_id))
             self.ends.look_at_all()
+            self.pauses_changed.set()
         self.ends.look(word.task_ids)
         for task_id in word.task_ids:
             if task_id in self._expected:

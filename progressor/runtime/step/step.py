@@ -16,6 +16,7 @@ from typing import assert_never
 from progressor import errors
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.event import Event
 from progressor.domain.processes.intent import (
     TIMERS_MAX,
     Failed,
@@ -91,14 +92,13 @@ class Steps:
         If it is cancelled, the processor may have acted; a queued settlement is still written.
         """
         handle = self.leases.take(task)
-        if slots.draining and task.claim is not None and handle.ending is None:
-            # Its claim was in flight when the drain began.
-            handle.ending = Ending.RELEASED
         turns = 0
         behind: int | None = None
         try:
             while True:
                 turns += 1
+                if handle.ending is None and slots.hands_back(task):
+                    handle.ending = Ending.RELEASED
                 self.context.measures.begun(task)
                 yields = turns >= TURNS_MAX or slots.is_limited(task.key.namespace)
                 yields = yields and slots.has_backlog(task.key.namespace)
@@ -149,7 +149,7 @@ class Steps:
             token=task.token,
             settlement=self._decide(task, outcome, namespace),
             process=task.process,
-            continues=continues,
+            continues=continues and not self._is_paused(task),
             expires_after=self.context.lease_of(namespace),
             trace_context=task.trace_context,
             part=task.process.part,
@@ -208,6 +208,9 @@ class Steps:
                 await asyncio.sleep(1)
             except errors.StorageRefusedError:
                 return _JOB_UNREADABLE, None
+
+    def _is_paused(self, task: RunningTask) -> bool:
+        return task.key.namespace in self.namespaces.pauses.names
 
     def _abandon(self, task: RunningTask) -> None:
         self.context.metrics.abandoned.add(1, (task.key.namespace, task.task_type))
@@ -300,6 +303,14 @@ class Steps:
             return _UNREADABLE
         if isinstance(history, Failed):
             return history
+        if self._is_paused(task):
+            # Since PostgreSQL was asked.
+            return Released()
+        return await self._send(task, history, namespace, span)
+
+    async def _send(
+        self, task: RunningTask, history: tuple[Event, ...], namespace: Namespace, span: Span
+    ) -> Outcome:
         timeout = task.step_timeout or namespace.step_timeout
         asked_at = self.context.clock.monotonic()
         if span is UNTRACED:

@@ -20,7 +20,7 @@ import enum
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from progressor import errors
 from progressor.domain.views.replica import ReplicaLoad
@@ -53,7 +53,8 @@ class Report(enum.Enum):
 class Heartbeat:
     """One thread that beats until `stop`.
 
-    It calls ``load`` in the thread, for what the replica is working on, and ``report`` on the loop.
+    It calls ``load`` in the thread, for what the replica is working on; and on the loop ``report``,
+    after ``hear`` with the paused namespaces that a beat has read.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Heartbeat:
         loop: asyncio.AbstractEventLoop,
         load: Callable[[], ReplicaLoad],
         report: Callable[[Report], None],
+        hear: Callable[[Sequence[str]], None],
     ) -> None:
         self._heartbeats = heartbeats
         self._interval = context.replica.heartbeat_interval.total_seconds()
@@ -72,6 +74,7 @@ class Heartbeat:
         self._loop = loop
         self._load = load
         self._report = report
+        self._hear = hear
         self._stopped = threading.Event()
         self._draining = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -123,7 +126,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self._sent_at = sent_at = self._clock.monotonic()
         try:
-            self._heartbeats.beat(draining=self._draining.is_set(), load=self._load())
+            paused = self._heartbeats.beat(draining=self._draining.is_set(), load=self._load())
         except errors.StorageError as error:
             if isinstance(error, errors.StorageReadOnlyError):
                 self._call(functools.partial(self._report, Report.READ_ONLY))
@@ -136,7 +139,7 @@ class Heartbeat:
             self._miss(_TOO_LATE)
             return
         silent, self.last_beat_at = now - self.last_beat_at, sent_at
-        self._call(functools.partial(self._renew, silent))
+        self._call(functools.partial(self._renew, silent, paused))
 
     def _miss(self, why: str) -> None:
         _log.warning("heartbeat missed", extra={"why": why})
@@ -147,8 +150,9 @@ class Heartbeat:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
-    def _renew(self, silent: float) -> None:
+    def _renew(self, silent: float, paused: Sequence[str]) -> None:
         """Continue after a beat; if the gap before it was too long, earlier leases are lost."""
+        self._hear(paused)
         if silent >= self._kept:
             self._lose(silent)
         self._is_lost = False

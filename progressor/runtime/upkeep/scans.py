@@ -43,6 +43,7 @@ class RetentionScan:
     """One round of deleting, in small batches.
 
     Each round looks for old tasks in some slots only, so that none reads a large part of the table.
+    In a paused namespace nothing is deleted: whoever restored a backup may want to see all of it.
     """
 
     retention: Retention
@@ -60,7 +61,7 @@ class RetentionScan:
         limit = self.context.scanner.retention_batch_max
         for namespace in self.namespaces.known():
             age = namespace.finished_process_retention
-            if age is None:
+            if age is None or namespace.pause is not None:
                 continue
             for _ in range(BATCHES_MAX):
                 count = await self.retention.delete_finished(namespace.name, age=age, limit=limit)
@@ -69,7 +70,7 @@ class RetentionScan:
         for slot in itertools.islice(self._slots, SLOTS_PER_ROUND):
             for namespace in self.namespaces.known():
                 age = namespace.task_retention
-                if age is not None:
+                if age is not None and namespace.pause is None:
                     await self.retention.delete_old_tasks(
                         slot, namespace.name, age=age, limit=limit
                     )
@@ -120,29 +121,41 @@ class QueueScan:
         for queue in self._last:
             yield (queue.namespace, "timer"), queue.timer_count
             yield (queue.namespace, "retry"), queue.retry_count
-            for cause, is_it in self._causes_of_due(queue.namespace):
+            for cause, is_it in self._causes_of_due(queue):
                 yield (queue.namespace, cause), queue.due_count if is_it else 0
+            paused = 0 if queue.paused_age is None else queue.due_count + queue.available_count
+            yield (queue.namespace, "paused"), paused
             yield (queue.namespace, "behind_task"), queue.behind_count
             yield (queue.namespace, "process_failed"), queue.process_failed_count
         for queue in self._with_constraints():
-            for cause in ("run_at", "order", "gate", "available"):
+            for cause in ("run_at", "order", "gate"):
                 yield (queue.namespace, cause), getattr(queue, f"{cause}_count")
+            is_paused = queue.paused_age is not None
+            yield (queue.namespace, "available"), 0 if is_paused else queue.available_count
 
     def _ages(self) -> Iterator[tuple[Labels, float]]:
         for queue in self._last:
             yield (queue.namespace, "retry"), _seconds(queue.retry_age)
-            for cause, is_it in self._causes_of_due(queue.namespace):
+            for cause, is_it in self._causes_of_due(queue):
                 yield (queue.namespace, cause), _seconds(queue.due_age) if is_it else 0.0
+            is_paused = queue.paused_age is not None
+            yield (queue.namespace, "paused"), _seconds(queue.worker_age) if is_paused else 0.0
             yield (queue.namespace, "behind_task"), _seconds(queue.behind_age)
             yield (queue.namespace, "process_failed"), _seconds(queue.process_failed_age)
         for queue in self._with_constraints():
-            for cause in ("order", "gate", "available"):
+            for cause in ("order", "gate"):
                 yield (queue.namespace, cause), _seconds(getattr(queue, f"{cause}_age"))
+            is_paused = queue.paused_age is not None
+            yield (
+                (queue.namespace, "available"),
+                0.0 if is_paused else _seconds(queue.available_age),
+            )
 
-    def _causes_of_due(self, namespace: str) -> Iterator[tuple[str, bool]]:
-        """Return both causes of a task that is due, and which of them it is."""
-        yield "no_free_worker", namespace not in self._unreachable
-        yield "processor_unreachable", namespace in self._unreachable
+    def _causes_of_due(self, queue: NamespaceQueue) -> Iterator[tuple[str, bool]]:
+        """Return the causes of a task that is due, but for a pause, and which of them it is."""
+        is_out_of_reach, runs = queue.namespace in self._unreachable, queue.paused_age is None
+        yield "no_free_worker", runs and not is_out_of_reach
+        yield "processor_unreachable", runs and is_out_of_reach
 
     def _with_constraints(self) -> Iterator[NamespaceQueue]:
         return (queue for queue in self._last if queue.namespace in self._gated)

@@ -87,9 +87,46 @@ class Namespaces(Resource[Connection]):
         request = pb.DeleteNamespaceRequest(name=name)
         return Exchange(request, nothing, timeout)
 
+    @sent
+    def pause(
+        self,
+        name: str,
+        *,
+        reason: str,
+        author: str = "",
+        refuse: bool = False,
+        timeout: Seconds | None = None,
+    ) -> Exchange[NamespaceConfig]:
+        """Pause a namespace until it is resumed, and return it: no step of it begins.
+
+        Running steps end normally. To pause it again replaces the reason, the author and `refuse`.
+
+        Args:
+            name: The namespace.
+            reason: Why, for whoever finds tasks that wait; 1 to 1,024 bytes.
+            author: Who pauses it, at most 256 bytes.
+            refuse: Refuse Start, Call and Notify with `NamespacePausedError` instead of admitting
+                them.
+            timeout: As of all requests.
+        """
+        request = pb.PauseNamespaceRequest(
+            name=name, reason=reason, author=author, refuse_requests=refuse
+        )
+        return Exchange(request, _read, timeout, repeatable=True)
+
+    @sent
+    def resume(self, name: str, *, timeout: Seconds | None = None) -> Exchange[NamespaceConfig]:
+        """Resume a namespace, and return it; one that is not paused stays as it is."""
+        request = pb.ResumeNamespaceRequest(name=name)
+        return Exchange(request, _read, timeout, repeatable=True)
+
 
 def _read(
-    message: pb.CreateNamespaceResponse | pb.UpdateNamespaceResponse | pb.GetNamespaceResponse,
+    message: pb.CreateNamespaceResponse
+    | pb.UpdateNamespaceResponse
+    | pb.GetNamespaceResponse
+    | pb.PauseNamespaceResponse
+    | pb.ResumeNamespaceResponse,
 ) -> NamespaceConfig:
     return namespace_from_wire(message.namespace)
 
@@ -102,3 +139,5 @@ class SyncNamespaces(Resource[BlockingConnection]):
     get = blocking(Namespaces.get)
     list = blocking(Namespaces.list)
     delete = blocking(Namespaces.delete)
+    pause = blocking(Namespaces.pause)
+    resume = blocking(Namespaces.resume)

@@ -7,12 +7,12 @@ from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.policy import Pause, RetryPolicy
 from progressor.sdk.codec.wire import WireEnum
 from progressor.v1 import namespace_service_pb2 as pb
 from progressor.wire.shapes import Field, Shape
 
-_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision")
+_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision", "pause")
 
 
 class ZombiePolicy(WireEnum):
@@ -41,7 +41,8 @@ class NamespaceConfig:
     ``retry_policies`` are by task type ("init", "call", "notify", "repair", "timeout", "join").
     ``history_last`` is how many events the processor receives with a task: None all, n the last n,
     0 none. A retention of None: forever;
-    an ``unreachable_patience`` of None: no limit. The engine sets the last three fields.
+    an ``unreachable_patience`` of None: no limit. The engine sets the last four fields; ``pause``
+    None: the namespace is not paused.
     """
 
     name: str
@@ -63,6 +64,7 @@ class NamespaceConfig:
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0
+    pause: Pause | None = None
 
     def policy_for(self, task_type: str) -> RetryPolicy:
         """Return the retry policy of a task type."""
@@ -113,6 +115,7 @@ _NAMESPACE = Shape(
     created_at=Field(write=_leave),
     updated_at=Field(write=_leave),
     revision=Field(write=_leave),
+    pause=Field(write=_leave),
 )
 
 policy_to_wire = _POLICY.message

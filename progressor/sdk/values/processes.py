@@ -12,6 +12,7 @@ from typing_extensions import TypeForm
 
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.policy import Pause
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import (
@@ -91,6 +92,7 @@ class WaitCause(WireEnum):
     GATE = "gate"
     PROCESS_FAILED = "process_failed"
     PROCESSOR_UNREACHABLE = "processor_unreachable"
+    PAUSED = "paused"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,7 @@ class Wait:
 
     A task with constraints also has what it waits for besides the cause: a smaller version in its
     ``order`` and those of its ``gates`` that are full; and how its time was ``spent`` so far.
+    ``pause``: that of its namespace, whatever it waits for.
     """
 
     task_id: int
@@ -163,6 +166,7 @@ class Wait:
     spent: TimeSpent | None = None
     created_at: dt.datetime | None = None
     timer_name: str = ""
+    pause: Pause | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,9 @@ ATTEMPTS_SHARE: Final = 0.5
 COUNTED_MAX: Final = 10_000
 """Counting what is due, or broken, stops here for each namespace: more is not another message."""
 
+LONG_PAUSE: Final = dt.timedelta(days=1)
+"""A pause that has outlived the shift of who made it is perhaps forgotten."""
+
 # Replicas.
 
 CLOCK_SKEW: Final = dt.timedelta(seconds=1)

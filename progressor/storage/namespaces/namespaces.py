@@ -3,19 +3,21 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import Pause
+from progressor.storage.namespaces.pauses import Pauses
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows.effects import Effects
 
 _SQL = statements.load("namespaces/namespaces")
-_KEPT_APART = ("name", "created_at", "updated_at", "revision")
+_KEPT_APART = ("name", "created_at", "updated_at", "revision", "pause")
 
 REFRESH_PAGE = 1000
 UPDATE_ATTEMPTS_MAX = 10
@@ -27,6 +29,7 @@ class _Row(NamedTuple):
     config: dict[str, Any]
     created_at: dt.datetime
     updated_at: dt.datetime
+    pause: Pause | None
 
 
 class Namespaces:
@@ -39,6 +42,7 @@ class Namespaces:
         self.gone_noted = asyncio.Event()
         """Set while `take_gone` has something to return."""
         self._known: dict[str, Namespace] = {}
+        self.pauses = Pauses()
 
     async def lookup(self, name: str) -> Namespace:
         """Return a namespace, from memory if it is known there: as of the last `refresh`.
@@ -70,10 +74,24 @@ class Namespaces:
             if len(page) < REFRESH_PAGE:
                 break
             after = page[-1].name
-        for name in known.keys() - {namespace.name for namespace in found}:
-            # One that was created meanwhile, under a new name or this one, stays.
-            if self._known.get(name) is known[name]:
-                self._forget(name)
+        self._forget_missing(known, found)
+
+    async def refresh_pauses(self) -> None:
+        """Read the namespaces that are paused, and those that this replica holds for paused."""
+        mark = self.pauses.begin_reading()
+        held = {name: self._known.get(name) for name in self.pauses.names}
+        found: list[Namespace] = []
+        after = ""
+        while True:
+            page = await self._read(
+                "read_paused", names=list(held), after=after, limit=REFRESH_PAGE
+            )
+            found.extend(page)
+            if len(page) < REFRESH_PAGE:
+                break
+            after = page[-1].name
+        self._forget_missing(held, found)
+        self.pauses.end_reading(mark)
 
     def take_gone(self) -> Effects:
         """Return the namespaces that left memory since the last call: they were deleted."""
@@ -120,6 +138,36 @@ class Namespaces:
                 return found[0]
         raise errors.StorageUnavailableError(f"namespace {name} keeps changing")
 
+    async def pause(
+        self,
+        names: Sequence[str] | None,
+        *,
+        reason: str,
+        author: str,
+        refuses_requests: bool = False,
+    ) -> tuple[Namespace, ...]:
+        """Pause namespaces and return them; None: all that are not paused.
+
+        One that is paused already stays so since the same instant, with the new reason. All
+        replicas are notified in the same transaction.
+        """
+        return await self._read(
+            "pause_namespaces",
+            names=None if names is None else list(names),
+            reason=reason,
+            author=author,
+            refuses_requests=refuses_requests,
+        )
+
+    async def resume(self, name: str) -> Namespace:
+        """Resume a namespace; one that is not paused is left as it is.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+        """
+        found = await self._read("resume_namespace", name=name)
+        return found[0] if found else await self.get(name)
+
     async def get(self, name: str) -> Namespace:
         """Read a namespace. Raises NamespaceNotFoundError if there is none."""
         found = await self._read("read_namespaces", names=[name], after="", limit=1)
@@ -151,16 +199,26 @@ class Namespaces:
 
     def _remember(self, namespace: Namespace) -> Namespace:
         known = self._known.get(namespace.name)
-        if known is not None and _age(known) > _age(namespace):
-            # Read before the change that we know of, and answered after it.
+        if known is not None and _age(known) >= _age(namespace):
+            # Nothing new, or read before the change that we know of, and answered after it.
             return known
         self._known[namespace.name] = namespace
+        self.pauses.learn(namespace)
         return namespace
 
     def _forget(self, name: str) -> None:
+        self.pauses.forget(name)
         if self._known.pop(name, None) is not None:
             self._gone[name] = None
             self.gone_noted.set()
+
+    def _forget_missing(
+        self, known: Mapping[str, Namespace | None], found: Iterable[Namespace]
+    ) -> None:
+        for name in known.keys() - {namespace.name for namespace in found}:
+            # One that was created meanwhile, under a new name or this one, stays.
+            if self._known.get(name) is known[name]:
+                self._forget(name)
 
 
 def namespace_of(*, config: Mapping[str, Any], **apart: object) -> Namespace:

@@ -26,6 +26,7 @@ _SQL = statements.load("processes/results")
 _log = logging.getLogger(__name__)
 
 _DUE = "due"
+_PAUSES = "pauses"
 _REVOKED = "revoked "
 _DIGITS_MAX = 19
 PROBE_SECONDS = 5.0
@@ -151,12 +152,14 @@ class Word:
     """What a replica hears: of tasks that have ended, or that some are due which it may take.
 
     Of a process that has ended, the task is its init task. ``revoked``: tokens of this replica's
-    leases that are no longer valid. None of these: from now on nothing is missed.
+    leases that are no longer valid. ``pauses``: a namespace was paused or resumed. None of these:
+    from now on nothing is missed.
     """
 
     task_ids: tuple[int, ...] = ()
     work_is_due: bool = False
     revoked: tuple[int, ...] = ()
+    pauses: bool = False
 
 
 async def listen(
@@ -202,6 +205,8 @@ def _word(payload: str) -> Word | None:
     """Return what a notification says; None: anybody who may connect can send anything."""
     if payload == _DUE:
         return Word(work_is_due=True)
+    if payload == _PAUSES:
+        return Word(pauses=True)
     ids = payload.removeprefix(_REVOKED)
     parts = ids.split(",")
     if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):

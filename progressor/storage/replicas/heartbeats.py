@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -63,8 +64,8 @@ class Heartbeats:
         self._socket: socket.socket | None = None
         self._socket_lock = threading.Lock()
 
-    def beat(self, *, draining: bool, load: ReplicaLoad) -> None:
-        """Renew all leases of the replica, or enter it. Blocks.
+    def beat(self, *, draining: bool, load: ReplicaLoad) -> Sequence[str]:
+        """Renew all leases of the replica, or enter it; return the paused namespaces. Blocks.
 
         Raises:
             StorageReadOnlyError: The server has become read-only.
@@ -87,6 +88,7 @@ class Heartbeats:
             undo.pop_all()
         assert row is not None, "a beat returns its instant"
         self._measure(row[0], sent_at=sent_at, trip=self._clock.monotonic() - started)
+        return row[1] or ()
 
     def cut(self) -> None:
         """Break the connection under a beat in flight, which then fails. From any thread."""

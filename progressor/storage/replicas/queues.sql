@@ -6,7 +6,8 @@
 -- since the request behind with the lowest id was admitted, or a timer there was due. Whoever has
 -- constraints: since it came to wait for what it waits for. And places of gates that are held, and gates
 -- that are full with a queue. And jobs that run, with their nodes, up to jobs_max in all namespaces; and
--- schedules, up to the limit: those that have a next instant, that are paused, and that were due late_after ago.
+-- schedules, up to the limit: those that have a next instant, that are paused, and that were due late_after ago, which
+-- is not late in a paused namespace.
 --
 -- Each count ends with the limit, and reads what it counts by an index; running is read once, for all
 -- namespaces: it is as short as there are workers. Of tasks a hundred rows are read for the retries,
@@ -65,9 +66,11 @@ SELECT n.namespace,
     coalesce(jobs.failed_count, 0) AS failed_node_count,
     schedules.active_count AS schedule_count,
     schedules.paused_count AS paused_schedule_count,
-    schedules.late_count AS late_schedule_count
+    schedules.late_count AS late_schedule_count,
+    CASE WHEN own.paused_at IS NOT NULL THEN greatest(clock.now - own.paused_at, '0') END AS paused_age
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
 CROSS JOIN unnest(%(namespace)s::text[]) AS n (namespace)
+LEFT JOIN progressor.namespaces own ON own.name = n.namespace
 LEFT JOIN held ON held.namespace = n.namespace
 LEFT JOIN jobs ON jobs.namespace = n.namespace
 CROSS JOIN LATERAL (
@@ -343,7 +346,9 @@ CROSS JOIN LATERAL (
 ) places
 CROSS JOIN LATERAL (
     SELECT count(s.next_at) AS active_count, count(*) FILTER (WHERE s.paused) AS paused_count,
-        count(*) FILTER (WHERE s.next_at < clock.now - %(late_after)s) AS late_count
+        count(*) FILTER (
+            WHERE s.next_at < clock.now - %(late_after)s AND own.paused_at IS NULL
+        ) AS late_count
     FROM (
         SELECT s.paused, s.next_at
         FROM progressor.schedules s

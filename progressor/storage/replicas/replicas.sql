@@ -4,7 +4,7 @@ SELECT nextval('progressor.replica_ids')
 
 -- name: beat
 -- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. Returns
--- the instant of the heartbeat. A beat before it whose commit waits for a synchronous standby keeps
+-- the instant of the heartbeat, and the names of the paused namespaces; null if there are none. A beat before it whose commit waits for a synchronous standby keeps
 -- the row locked: this one fails after a second, so that such beats do not pile up.
 INSERT INTO progressor.replicas AS r
     (replica_id, name, version, functions, started_at, heartbeat_at, draining,
@@ -22,7 +22,11 @@ SET heartbeat_at = excluded.heartbeat_at,
     caller_count = excluded.caller_count,
     clock_offset = excluded.clock_offset,
     facts = excluded.facts
-RETURNING r.heartbeat_at
+RETURNING r.heartbeat_at, (
+    SELECT array_agg(n.name)
+    FROM progressor.namespaces n
+    WHERE n.paused_at IS NOT NULL
+)
 
 -- name: retire_replica
 -- Takes a replica off the list at the end of its drain; what it still leases is a zombie at once.

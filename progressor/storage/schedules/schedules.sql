@@ -74,13 +74,20 @@ ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
 LIMIT %(limit)s;
 
 -- name: find_next_due
--- Seconds until the next schedule is due that no replica is working on; no row if there is none.
+-- Seconds until the next schedule is due that no replica is working on, but for those of paused namespaces; no row
+-- if there is none.
 SELECT extract(epoch FROM
     s.next_at - coalesce(%(now)s::timestamptz, clock_timestamp()))::double precision
 FROM progressor.schedules s
 WHERE s.next_at IS NOT NULL
     AND (s.claimed_until IS NULL
         OR s.claimed_until <= coalesce(%(now)s::timestamptz, (SELECT clock_timestamp())))
+    -- A CASE, as in claim_schedules.sql.
+    AND CASE WHEN s.namespace = ANY (ARRAY(
+        SELECT n.name
+        FROM progressor.namespaces n
+        WHERE n.paused_at IS NOT NULL
+    )) THEN false ELSE true END
 ORDER BY s.next_at
 LIMIT 1;
 

@@ -11,7 +11,15 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrations
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.doctor import execute, find
-from tests.support.storage.doctor.rows import AGO, BROKEN, change, leased, replica, scheduled
+from tests.support.storage.doctor.rows import (
+    AGO,
+    BROKEN,
+    change,
+    leased,
+    paused,
+    replica,
+    scheduled,
+)
 from tests.support.storage.store import NAMESPACE
 
 HOUR_AGO, LONG_AGO = "now() - interval '1 h'", "now() - interval '10 min'"
@@ -192,6 +200,13 @@ CASES = [
         Case(f"due {due}", "due_tasks", (replica(), scheduled(due=due)))
         for due in (A_SECOND_AGO, IN_AN_HOUR, "NULL")
     ),
+    Case("due in a paused namespace", "due_tasks", (replica(), scheduled(), paused("1 day"))),
+    Case(
+        "for more than a day", "pauses", (paused("26 hours"),), State.WARNING,
+        "1 namespace paused for more than 24 h", ("orders: for 26 h by ada: why$",),
+    ),
+    Case("for hours", "pauses", (paused("3 hours"),), words="1 namespace paused, none for"),
+    Case("none", "pauses", (), words="no namespace is paused"),
     Case(
         "with something behind it",
         "long_steps",

@@ -4,16 +4,21 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from progressor import errors
+from progressor.clock import SystemClock
 from progressor.domain.processes.namespace import HistoryMode, Namespace
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import Pause, RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.replica import ReplicaLoad
+from progressor.settings.sections import ReplicaSettings
 from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.processes.results import Word, listen
+from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.rows.effects import Effects
 from tests.support.storage.store import Store, a_request
 
@@ -212,3 +217,74 @@ async def test_a_list_is_read_in_pages_by_name(store: Store) -> None:
     rest = await store.namespaces.list(after=first[-1].name, limit=1)
 
     assert [each.name for each in (*first, *rest)] == ["list-a", "list-b", "list-c"]
+
+
+class TestAPause:
+    async def test_keeps_its_beginning_and_ends_with_a_resume(
+        self, store: Store, other: Store
+    ) -> None:
+        await store.namespaces.create(named("paused"))
+        await other.namespaces.lookup("paused")
+
+        [first] = await store.namespaces.pause(["paused"], reason="why", author="ada")
+        updated = await store.namespaces.update(
+            "paused", lambda it: dataclasses.replace(it, worker_count_max=3)
+        )
+        [again] = await store.namespaces.pause(
+            ["paused"], reason="still", author="", refuses_requests=True
+        )
+        await other.namespaces.refresh_pauses()
+        read = await other.namespaces.lookup("paused")
+        resumed = await other.namespaces.resume("paused")
+
+        assert first.pause is not None
+        assert first.pause == updated.pause
+        assert (first.pause.reason, first.pause.author) == ("why", "ada")
+        assert read == again
+        assert again.pause == Pause(
+            paused_at=first.pause.paused_at, reason="still", refuses_requests=True
+        )
+        assert (resumed.pause, resumed.revision, resumed.worker_count_max) == (None, 5, 3)
+        assert await other.namespaces.resume("paused") == resumed
+        assert await store.namespaces.pause(["nowhere"], reason="why", author="") == ()
+        with pytest.raises(errors.NamespaceNotFoundError):
+            await store.namespaces.resume("nowhere")
+
+    async def test_of_all_leaves_those_that_are_paused_as_they_are(self, store: Store) -> None:
+        for name in ("a-paused", "b-running"):
+            await store.namespaces.create(named(name))
+        await store.namespaces.pause(["a-paused"], reason="why", author="ada")
+
+        await store.namespaces.pause(None, reason="serve --paused", author="engine")
+        found = await store.namespaces.list(after="", limit=1000)
+        for each in found:
+            await store.namespaces.resume(each.name)
+
+        reasons = {it.name: it.pause and it.pause.reason for it in found}
+        assert (reasons["a-paused"], reasons["b-running"]) == ("why", "serve --paused")
+        assert None not in reasons.values()
+
+    async def test_is_announced_to_the_other_replicas_once_it_is_committed(
+        self, store: Store, other: Store, database: str
+    ) -> None:
+        await store.namespaces.create(named("announced"))
+        heartbeats = Heartbeats(
+            dsn=database,
+            identity=Identity(replica_id=4711, name="r", version="1", functions=""),
+            replica=ReplicaSettings(),
+            clock=SystemClock(),
+        )
+        load = ReplicaLoad(step_count=0, caller_count=0)
+        beats = [heartbeats.beat(draining=False, load=load)]
+        async with contextlib.aclosing(cast("Any", listen(database, 4711))) as words:
+            assert await anext(words) == Word()
+            await store.namespaces.pause(["announced"], reason="why", author="ada")
+            heard = [await anext(words)]
+            beats.append(heartbeats.beat(draining=False, load=load))
+            await other.namespaces.resume("announced")
+            heard.append(await anext(words))
+            beats.append(heartbeats.beat(draining=False, load=load))
+        heartbeats.close()
+
+        assert heard == [Word(pauses=True)] * 2
+        assert [tuple(beat) for beat in beats] == [(), ("announced",), ()]

@@ -25,6 +25,7 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
     ],
     "FAILED_PRECONDITION": [
         (errors.NamespaceNotEmptyError("n"), "namespace=n"),
+        (errors.NamespacePausedError("n", "why", RETRY), "namespace=n detail=why"),
         (job_errors.JobNotFailedError("n", "j"), "namespace=n job_id=j"),
         (job_errors.JobEndedError("n", "j"), "namespace=n job_id=j"),
         (errors.GateInUseError("n", "g"), "namespace=n gate=g"),

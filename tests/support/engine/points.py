@@ -20,7 +20,7 @@ class Points:
 
     Points: admitted, awaited, claimed, answered, settled, fenced, abandoned, revoked, scan_found,
     timers_claimed, backlog_claimed, zombie_collected, reply_fetched, notified,
-    notification_lost, scanned, scan_failed, batch, beat.
+    notification_lost, scanned, scan_failed, batch, beat, pauses_read, resumed.
     """
 
     def __init__(self) -> None:

@@ -87,21 +87,29 @@ class Replica:
 
 @contextlib.asynccontextmanager
 async def starting_replica(
-    conninfo: str, settings: Mapping[str, str] = {}, *, clock: Clock | None = None
+    conninfo: str,
+    settings: Mapping[str, str] = {},
+    *,
+    clock: Clock | None = None,
+    paused: bool = False,
 ) -> AsyncIterator[Replica]:
     """Run an engine, which may not have reached its database yet, until the context is left."""
     points = Points()
     loaded = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo, **settings})
-    async with app.engine(loaded, clock=clock, observers=points.observers) as engine:
+    async with app.engine(loaded, clock=clock, observers=points.observers, paused=paused) as engine:
         yield Replica(engine=engine, points=points)
 
 
 @contextlib.asynccontextmanager
 async def running_replica(
-    conninfo: str, settings: Mapping[str, str] = {}, *, clock: Clock | None = None
+    conninfo: str,
+    settings: Mapping[str, str] = {},
+    *,
+    clock: Clock | None = None,
+    paused: bool = False,
 ) -> AsyncIterator[Replica]:
     """Run an engine on a database until the context is left, which drains it."""
-    async with starting_replica(conninfo, settings, clock=clock) as replica:
+    async with starting_replica(conninfo, settings, clock=clock, paused=paused) as replica:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await replica.engine.serving.wait()
         yield replica

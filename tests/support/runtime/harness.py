@@ -128,7 +128,7 @@ class Harness:
         self.history_cache = HistoryCache(bytes_max=history_bytes)
         self.begun_ids: list[int] = []
         self.ends: dict[int, asyncio.Event] = {}
-        self.slots = Slots(self._run_step)
+        self.slots = Slots(self._run_step, paused=self.namespaces.pauses.names)
         self._build()
 
     def _build(self) -> None:

@@ -23,6 +23,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import ProcessEnd
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskResult
 from progressor.domain.views.process import HistoryPage
+from progressor.storage.namespaces.pauses import Pauses
 from progressor.storage.postgres.pools import Connection, Pool
 from progressor.storage.processes import admissions
 from progressor.storage.processes import settlements as storage_settlements
@@ -59,6 +60,7 @@ class MemoryNamespaces:
 
     def __init__(self, *namespaces: Namespace) -> None:
         self.by_name = {each.name: each for each in namespaces or (make_namespace(),)}
+        self.pauses = Pauses()
         self.outage = Outage()
         self.refresh_count = 0
 

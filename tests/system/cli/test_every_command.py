@@ -53,6 +53,8 @@ COMMANDS = [
     "namespace update orders --target h:1",
     "namespace get orders",
     "namespace list",
+    "namespace pause orders --reason why",
+    "namespace resume orders",
     "namespace delete orders",
     "namespace apply {namespaces} --yes",
     "namespace export",

@@ -129,6 +129,16 @@ def test_tasks_of_processes_in_error_are_shown_if_there_are_any() -> None:
     assert lines[6][8:] == ["0", "500", "250.0"]
 
 
+def test_paused_namespaces_are_shown_if_there_are_any() -> None:
+    queue = a_queue("orders", due=1, oldest=180, paused_age=seconds(200))
+
+    lines = [re.split(r"\s{2,}", line) for line in shown(one(queue=queue))]
+
+    assert lines[3] == ["paused 1 namespace, the longest for 200 s"]
+    assert lines[5][8:] == ["behind", "paused", "mean ms", "unreachable"]
+    assert lines[6][8:] == ["0", "200 s", "250.0"]
+
+
 def test_jobs_that_fail_and_schedules_that_are_late_are_told() -> None:
     queue = a_queue(
         "orders", job_count=10_000, ready_node_count=2, failed_node_count=4,

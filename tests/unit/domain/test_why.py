@@ -9,7 +9,7 @@ import pytest
 from progressor.domain.gates.constraint import GatedState, GateHold, Order, Version
 from progressor.domain.gates.gate import GateHolder
 from progressor.domain.processes.message import MessageKind
-from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.policy import Pause, RetryPolicy
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views import why
@@ -27,6 +27,7 @@ from progressor.domain.views.wait import (
     NoReplica,
     OrderWait,
     Overrun,
+    Paused,
     PresumedDead,
     ProcessFailed,
     ProcessorUnreachable,
@@ -248,6 +249,33 @@ def test_a_task_runs_in_a_replica_of_which_a_heartbeat_is_missing(
     assert found == Running(replica_id=1, since=ago(20), **(late if is_late else {}))
 
 
+PAUSE = Pause(paused_at=ago(9), reason="charged twice", author="ada")
+
+
+@pytest.mark.parametrize(
+    ("task", "replicas", "causes"),
+    [
+        (a_task(), (a_replica(),), [Paused(pause=PAUSE, since=ago(2))]),
+        (a_task(), (), [Paused(pause=PAUSE, since=ago(2))]),
+        (timer(), (a_replica(),), [TimerNotDue(until=ahead(60)), Paused(pause=PAUSE)]),
+        (
+            a_task(held_since=ago(5)), (a_replica(),),
+            [ProcessFailed(since=ago(5)), Paused(pause=PAUSE)],
+        ),
+        (leased(), (a_replica(),), [Running(replica_id=1, since=ago(20))]),
+    ],
+    ids=["due", "due without a replica", "not due", "held", "running"],
+)  # fmt: skip
+def test_whatever_waits_in_a_paused_namespace_waits_for_its_end_too(
+    task: UnfinishedTask, replicas: tuple[ReplicaView, ...], causes: list[Cause]
+) -> None:
+    paused = dataclasses.replace(NAMESPACE, pause=PAUSE)
+
+    [wait] = why.waits([task], facts=facts_of(*replicas), namespace=paused)
+
+    assert list(wait.causes) == causes
+
+
 def test_a_wait_tells_the_attempt_that_runs_or_comes_next_and_the_last_error() -> None:
     running, waiting = waits_of(
         leased(attempt_count=2), a_task(8, attempt_count=2, last_error=ERROR)
@@ -422,6 +450,7 @@ QUEUED = dataclasses.replace(SHUT, position=3)
 RUNS = f"has been running since {AT} in replica 3"
 TAKEN = f"was taken at {AT} by replica 3, which"
 COLLECTED = f"the task is collected at {AT_2} at the latest."
+PAUSED = "has been paused since 2025-12-31 23:59:51.000Z"
 UNREACHED = f"The processor has been unreachable since {AT}."
 VERSION = (
     "has version 1.10 in the order db/7, and waits for version 1.9: task 3 of process p, which is "
@@ -467,6 +496,11 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
     ((NOBODY,), {}, f"has been due since {AT}, and no worker has taken it yet."),
     ((NO_REPLICA,), {},
      f"has been due since {AT}, and no replica serves: 1 draining, 2 silent."),
+    ((Paused(pause=PAUSE, since=NOW),), {},
+     f"has been due since {AT}, but its namespace {PAUSED} by ada: charged twice."),
+    ((TimerNotDue(until=NOW), Paused(pause=dataclasses.replace(PAUSE, author=""))), {},
+     (f"is a timer, until {AT}. It also waits until its namespace is resumed, which {PAUSED}: "
+     "charged twice.")),
     ((RunAtNotDue(until=NOW),), {}, f"may not run before {AT}."),
     ((BEHIND_VERSION,), {}, VERSION),
     ((GatesFull(gates=(GATE,)),), {},

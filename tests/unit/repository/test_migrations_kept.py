@@ -44,6 +44,7 @@ CHECKSUMS = {
     "0029_pre_awaited_replies.sql": "923819f67400eab9",
     "0030_pre_broken_at.sql": "0cf5da80bb197c73",
     "0031_pre_broken_processes.sql": "e68203a0a6421bbc",
+    "0032_pre_pauses.sql": "83e22b1fb458055f",
 }
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -38,6 +38,8 @@ class Beating:
     ) -> None:
         self.script = list(script)
         self.reports: list[Report] = []
+        self.heard: list[Sequence[str]] = []
+        self.paused: Sequence[str] = ()
         self.lost_at: list[float] = []
         self.cut_at: list[float] = []
         self.draining: list[bool] = []
@@ -53,9 +55,10 @@ class Beating:
             loop=loop if clock else asyncio.get_running_loop(),
             load=lambda: LOAD,
             report=self._note,
+            hear=self.heard.append,
         )
 
-    def beat(self, *, draining: bool, load: ReplicaLoad) -> None:
+    def beat(self, *, draining: bool, load: ReplicaLoad) -> Sequence[str]:
         assert load is LOAD
         self.draining.append(draining)
         self.on_beat()
@@ -64,6 +67,7 @@ class Beating:
             self.done.set()
         if answer is not None:
             raise answer
+        return self.paused
 
     def cut(self) -> None:
         self.on_cut()
@@ -287,3 +291,15 @@ async def test_a_beat_in_flight_is_left_alone_as_long_as_it_may_renew_the_lease(
 
     assert watch.lost_at[-1] == 8.0
     assert watch.cut_at == []
+
+
+async def test_what_is_paused_is_heard_before_a_beat_counts() -> None:
+    beating = Beating(None, away())
+    beating.paused = ("orders",)
+    heard_at: list[int] = []
+    beating.heartbeat._report = lambda _: heard_at.append(len(beating.heard))
+
+    await beat(beating)
+    await beat(beating)
+
+    assert (beating.heard, heard_at) == ([("orders",)], [1, 1])

@@ -63,6 +63,23 @@ def test_a_draining_replica_has_no_places(backlog: bool) -> None:
     assert slots.has_backlog("orders") is backlog
 
 
+def test_a_paused_namespace_has_no_places_and_keeps_its_backlog() -> None:
+    paused: dict[str, None] = {"orders": None}
+    slots = Slots(StepRunner().run, paused=paused)
+
+    taken = slots.reserve(TWO_PLACES), slots.reserve_up_to(TWO_PLACES, 1), slots.reserve(OTHER)
+    slots.look_for_due(TWO_PLACES)
+    held_back = slots.backlogs()
+    paused.clear()
+
+    assert taken == (False, 0, True)
+    assert (held_back, slots.backlogs(), slots.reserve_up_to(TWO_PLACES, 5)) == (
+        {},
+        {"orders": 1},
+        2,
+    )
+
+
 def test_with_fewer_workers_no_step_starts_until_enough_have_ended() -> None:
     slots = idle_workers()
     slots.reserve_up_to(TWO_PLACES, 2)

@@ -111,6 +111,7 @@ class ScriptedEngine:
     Start = Call = Notify = Repair = Retry = SimpleRepair = Get = Put = Remove = answer
     Trace = List = AwaitTask = Cancel = Terminate = AwaitProcess = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
+    PauseNamespace = ResumeNamespace = answer
     ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer
     GetActivity = ListGates = GetGate = SetGate = DeleteGate = answer
     SubmitJob = GetJob = ListJobs = CancelJob = RetryJob = answer

@@ -14,6 +14,7 @@ from progressor.storage.doctor.thresholds import (
     ATTEMPTS_SHARE,
     CLOCK_SKEW,
     COUNTED_MAX,
+    LONG_PAUSE,
     LONG_STEP,
     OVERDUE,
     UNCOLLECTED,
@@ -124,7 +125,11 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
 def due_verdict(doctor_run: DoctorRun) -> Verdict:
     serving = len(see_replicas(doctor_run).serving)
     backlog = _read_backlog(doctor_run)
-    late = [row for row in backlog if (row["overdue_for"] or 0) > OVERDUE.total_seconds()]
+    late = [
+        row
+        for row in backlog
+        if not row["is_paused"] and (row["overdue_for"] or 0) > OVERDUE.total_seconds()
+    ]
     if not late:
         due = sum(row["due_count"] for row in backlog)
         return findings.ok(f"{count_of(due, 'due task')}, none for more than {_whole(OVERDUE)}")
@@ -155,6 +160,19 @@ def due_verdict(doctor_run: DoctorRun) -> Verdict:
             "whether PostgreSQL is busy."
         ),
         offenders=named,
+    )
+
+
+def paused_verdict(doctor_run: DoctorRun) -> Verdict:
+    rows = doctor_run.rows(_SQL["read_paused"])
+    long = [row for row in rows if row["paused_for"] > LONG_PAUSE.total_seconds()]
+    if not long:
+        paused = f"{count_of(len(rows), 'namespace')} paused" if rows else "no namespace is paused"
+        return findings.ok(f"{paused}, none for more than {_whole(LONG_PAUSE)}" if rows else paused)
+    return findings.warning(
+        f"{count_of(len(long), 'namespace')} paused for more than {_whole(LONG_PAUSE)}",
+        advice="If nobody needs the pause any more: `progressor namespace resume NAME`.",
+        offenders=[_pause(row) for row in long[:OFFENDERS_MAX]],
     )
 
 
@@ -266,6 +284,7 @@ CHECKS = (
     *checks(
         "work",
         due_tasks=due_verdict,
+        pauses=paused_verdict,
         long_steps=long_steps_verdict,
         lost_leases=lost_leases_verdict,
         broken_processes=broken_verdict,
@@ -310,6 +329,11 @@ def _late(row: DictRow, serving: int) -> str:
         f"{row['namespace']}: {_counted(row['due_count'], 'task')} due, the oldest for "
         f"{span_of(row['overdue_for'])}, {row['leased_count']:,} of {room:,} workers taken"
     )
+
+
+def _pause(row: DictRow) -> str:
+    by = f" by {row['author']}" if row["author"] else ""
+    return f"{row['namespace']}: for {span_of(row['paused_for'])}{by}: {row['reason']}"
 
 
 def _broken(row: DictRow) -> str:

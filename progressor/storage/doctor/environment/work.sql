@@ -1,6 +1,6 @@
 -- Who serves, what is due, what waits for what. Nothing in here locks or writes; the clock is
--- PostgreSQL's. Columns of replicas that a release before 0004 has not are read through JSON: absent,
--- they are null.
+-- PostgreSQL's. Columns of replicas that a release before 0004 has not, and of namespaces before 0032, are read
+-- through JSON: absent, they are null.
 
 -- name: read_replicas
 SELECT r.replica_id, r.name, r.version, r.functions, r.draining,
@@ -31,7 +31,7 @@ SELECT n.name AS namespace,
     coalesce((n.config ->> 'worker_count_max')::integer, %(worker_count_max)s) AS worker_count_max,
     due.count AS due_count,
     extract(epoch FROM clock.now - due.oldest_at)::double precision AS overdue_for,
-    coalesce(leases.count, 0) AS leased_count
+    coalesce(leases.count, 0) AS leased_count, to_jsonb(n) ->> 'paused_at' IS NOT NULL AS is_paused
 FROM (SELECT clock_timestamp() AS now) clock
 CROSS JOIN progressor.namespaces n
 CROSS JOIN LATERAL (
@@ -50,6 +50,17 @@ LEFT JOIN (
     GROUP BY r.namespace
 ) leases ON leases.namespace = n.name
 ORDER BY overdue_for DESC NULLS LAST, n.name
+
+-- name: read_paused
+-- The paused namespaces, the longest first.
+SELECT n.name AS namespace, p.pause ->> 'pause_reason' AS reason,
+    p.pause ->> 'pause_author' AS author,
+    extract(epoch FROM clock_timestamp() - (p.pause ->> 'paused_at')::timestamptz)::double precision
+        AS paused_for
+FROM progressor.namespaces n
+CROSS JOIN LATERAL to_jsonb(n) AS p (pause)
+WHERE p.pause ->> 'paused_at' IS NOT NULL
+ORDER BY paused_for DESC, n.name
 
 -- name: read_long_steps
 -- Tasks leased for longer than long_step behind which others wait, the longest first.

@@ -43,3 +43,10 @@ def leased(
 
 def change(column: str, value: str) -> str:
     return f"UPDATE progressor.replicas SET {column} = {value}"  # noqa: S608  our words
+
+
+def paused(duration: str) -> str:
+    return (
+        f"UPDATE progressor.namespaces SET paused_at = now() - interval '{duration}',"  # noqa: S608  our words
+        " pause_reason = 'why', pause_author = 'ada'"
+    )

@@ -15,6 +15,7 @@ from progressor.api.processes.responses import fill_wait
 from progressor.domain.gates.constraint import GateHold, Order, Version
 from progressor.domain.gates.gate import GateHolder
 from progressor.domain.processes.message import MessageKind
+from progressor.domain.processes.policy import Pause
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views import why
@@ -37,6 +38,7 @@ from progressor.domain.views.wait import (
     NoReplica,
     OrderWait,
     Overrun,
+    Paused,
     PresumedDead,
     ProcessFailed,
     ProcessorUnreachable,
@@ -90,6 +92,7 @@ CAUSES: list[tuple[Cause, WaitCause]] = [
     (RunAtNotDue(until=LATER), WaitCause.RUN_AT),
     (BehindVersion(order=ORDER), WaitCause.ORDER),
     (GatesFull(gates=(GATE,)), WaitCause.GATE),
+    (Paused(pause=Pause(paused_at=START, reason="why"), since=START), WaitCause.PAUSED),
 ]
 
 

@@ -175,7 +175,7 @@ ORDERS_WIRE = namespace_to_wire(ORDERS)
 MASKED = [
     it.name.replace("history_last", "history")
     for it in dataclasses.fields(sdk.NamespaceConfig)
-    if it.name not in {"name", "created_at", "updated_at", "revision"}
+    if it.name not in {"name", "created_at", "updated_at", "revision", "pause"}
 ]
 IMPORT: dict[str, Any] = {
     "status": sdk.ProcessStatus.RUNNING, "state": {"a": 1}, "metadata": {"m": 1},
@@ -333,6 +333,12 @@ ASKED = [
           value=sdk.NamespaceConfig, repeated=True),
     asked("namespaces.list", page_size=1, request=namespaces.ListNamespacesRequest(page_size=1),
           value=sdk.NamespaceConfig, repeated=True),
+    asked("namespaces.pause", "orders", reason="why", author="ada", refuse=True,
+          request=namespaces.PauseNamespaceRequest(
+              name="orders", reason="why", author="ada", refuse_requests=True),
+          value=sdk.NamespaceConfig, repeated=True),
+    asked("namespaces.resume", "orders", value=sdk.NamespaceConfig, repeated=True,
+          request=namespaces.ResumeNamespaceRequest(name="orders")),
     asked("namespaces.delete", "orders", value=None,
           request=namespaces.DeleteNamespaceRequest(name="orders")),
     asked("replicas.list", page_size=1, request=replicas.ListReplicasRequest(page_size=1),

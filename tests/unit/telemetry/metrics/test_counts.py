@@ -428,6 +428,7 @@ async def test_what_the_last_look_found_is_what_the_metrics_tell() -> None:
         ("orders", "retry"): 2,
         ("orders", "no_free_worker"): 4,
         ("orders", "processor_unreachable"): 0,
+        ("orders", "paused"): 0,
         ("orders", "behind_task"): 1,
         ("orders", "process_failed"): 5,
     }
@@ -435,9 +436,25 @@ async def test_what_the_last_look_found_is_what_the_metrics_tell() -> None:
         ("orders", "retry"): 2.5,
         ("orders", "no_free_worker"): 1.5,
         ("orders", "processor_unreachable"): 0,
+        ("orders", "paused"): 0,
         ("orders", "behind_task"): 3.5,
         ("orders", "process_failed"): 4.5,
     }
+
+
+@in_virtual_time
+async def test_what_is_due_in_a_paused_namespace_waits_for_no_worker() -> None:
+    metrics = Metrics()
+    paused = dataclasses.replace(
+        QUEUE, available_count=6, available_age=seconds(6.5), paused_age=seconds(60)
+    )
+
+    await scan_of(CountedQueues(paused), metrics).scan()
+
+    causes = ("no_free_worker", "processor_unreachable", "available", "paused")
+    tasks, ages = counted(metrics.queue_tasks), counted(metrics.queue_oldest_age)
+    assert [tasks["orders", cause] for cause in causes] == [0, 0, 0, 10]
+    assert [ages["orders", cause] for cause in causes] == [0, 0, 0, 6.5]
 
 
 @in_virtual_time
@@ -464,7 +481,7 @@ async def test_metrics_of_constraints_exist_once_there_were_constraints() -> Non
     assert ages["orders", "available"] == 6.5
     assert (held, full) == ({("orders",): 5}, {("orders",): 4})
     assert [cause for name, cause in tasks if name == "invoices"] == [
-        "timer", "retry", "no_free_worker", "processor_unreachable",
+        "timer", "retry", "no_free_worker", "processor_unreachable", "paused",
         "behind_task", "process_failed",
     ]  # fmt: skip
     # A series that has begun ends at zero.
@@ -483,7 +500,7 @@ async def test_every_counted_namespace_is_reported_with_every_cause() -> None:
 
     await scan.scan()
 
-    assert len(counted(metrics.queue_tasks)) == 10 * QUEUES_MAX
+    assert len(counted(metrics.queue_tasks)) == 11 * QUEUES_MAX
 
 
 @in_virtual_time
