@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime as dt
 import re
 import subprocess
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from progressor.sdk import Client, WaitCause
 from progressor.storage.embedded.binaries import find_binaries
 from progressor.storage.embedded.server import EmbeddedPostgres
 from tests.rehearsals.load import (
@@ -38,10 +40,6 @@ pytestmark = pytest.mark.slow
 
 PAGE = (ROOT / "docs/how-to/operate/back-up-and-restore.md").read_text("utf-8")
 (SEQUENCES,) = re.findall(r"<<'SQL'\n(SELECT setval.*?;)\nSQL", PAGE, re.DOTALL)
-RETARGET = """
-    UPDATE progressor.namespaces
-    SET config = jsonb_set(config, '{processor_targets}', jsonb_build_array(%s::text)),
-        revision = revision + 1"""
 
 
 def tool(name: str, *arguments: str) -> None:
@@ -72,20 +70,32 @@ async def check(
     ):
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute(SEQUENCES.encode())
-            connection.execute(RETARGET, [other])
         wrong = await findings(conninfo)
         assert set(wrong) <= {"heartbeats", "due_tasks"}, wrong
-        await fleet.start("restored")
-        assert (await client.namespaces.get(NAMESPACE)).processor_targets == (other,)
+        await fleet.start("restored", ROOT, "--paused")
+        await _retarget(client, other)
+        await client.start("new", 0, accept_only=True)
+        assert (await client.get("new")).waits[0].cause is WaitCause.PAUSED
         events = await histories(client, [*load.acknowledged])
         restored = {name: [it for it in each if it != TICK] for name, each in events.items()}
         for name, numbers in saved.items():
             assert restored[name][: len(numbers)] == list(numbers), name
+        # Nothing has begun: each due timer and each accepted call waits as it was restored.
+        assert await histories(client, [*load.acknowledged]) == events
+        await client.namespaces.resume(NAMESPACE)
         # Clients that kept their requests send them again, with the same keys.
         await send_all(client, load.acknowledged)
         found = await complete_histories(client, [*load.acknowledged])
     assert found == expected(load.acknowledged)
     return restored
+
+
+async def _retarget(client: Client, target: str) -> None:
+    """Let a paused namespace lead to another processor, before anything of it runs."""
+    found = await client.namespaces.get(NAMESPACE)
+    assert found.pause is not None, "the replica was started with --paused"
+    wanted = dataclasses.replace(found, processor_targets=(target,))
+    await client.namespaces.update(wanted, fields=["processor_targets"])
 
 
 async def test_a_dump_made_under_load_is_restored_and_goes_on(
