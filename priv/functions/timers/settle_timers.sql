@@ -113,7 +113,8 @@ BEGIN
     ),
     cancelled AS (
         UPDATE tasks t
-        SET status = 'cancelled', finished_at = p_now
+        SET status = 'cancelled', finished_at = p_now, error_code = NULL, error_reason = NULL,
+            error_message = NULL, error_rejected = NULL, error_metadata = NULL
         FROM vain v
         WHERE t.ctid = v.task_row
         RETURNING v.item, t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.has_memos

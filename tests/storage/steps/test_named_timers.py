@@ -351,3 +351,19 @@ async def test_only_a_step_with_named_timers_pays_for_them(
         await connection.execute("SELECT pg_stat_reset()")
 
     assert found == ({"settle_timers": 2, "insert_timers": 2} if named else {})
+
+
+@pytest.mark.parametrize("change", [UnsetTimer(), after(3)], ids=["unset", "replaced"])
+async def test_a_timer_that_is_cancelled_before_its_retry_ends_without_the_error(
+    store: Store, change: SetTimer | UnsetTimer
+) -> None:
+    key = await with_timers(store, "a")
+    store.clock.advance(HOUR)
+    timer = await fired(store)
+    await store.settled(timer, AGAIN)
+    call = await store.run_task(a_request(key))
+
+    await store.settled(call, success(timers={"a": change}))
+
+    [ended] = await store.processes.trace(key, after=timer.task_id - 1, limit=1)
+    assert (ended.status, ended.error) == (TaskStatus.CANCELLED, None)
