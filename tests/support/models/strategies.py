@@ -12,9 +12,11 @@ from progressor.domain.processes.intent import (
     Rejected,
     RemoveProcess,
     SetTimer,
+    Succeeded,
     UnsetTimer,
 )
-from tests.support.storage.store import BROKEN, UNREACHABLE, success
+from progressor.domain.processes.message import Message, MessageKind
+from tests.support.storage.store import BROKEN, UNREACHABLE, key_of, success
 
 IDS = st.sampled_from(["a", "b", "c"])
 KEYS = st.sampled_from([None, None, None, "k1", "k2"])
@@ -48,6 +50,24 @@ SUCCESSES = st.builds(
             max_size=2,
         ),
     ),
+)
+MESSAGES = st.builds(
+    Message,
+    kind=st.sampled_from([*MessageKind, MessageKind.CALL]),
+    receiver=IDS.map(key_of),
+    args=ARGS,
+    reply=st.sampled_from([None, "r", "r"]),
+)
+
+
+def _sending(outcome: Succeeded, messages: list[Message]) -> Succeeded:
+    return Succeeded(dataclasses.replace(outcome.intent, messages=tuple(messages)))
+
+
+SENDING = st.builds(
+    _sending,
+    st.builds(success, st.sampled_from([None, None, Complete(b"end"), RemoveProcess()])),
+    st.lists(MESSAGES, min_size=1, max_size=3),
 )
 REFUSED = Rejected(code=3, message="no", reason="BAD")
 LONGEST_BACKOFF = dt.timedelta(seconds=20)

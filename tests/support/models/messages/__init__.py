@@ -1,0 +1,1 @@
+"""Storage with messages of steps, in memory, and beside the real one."""
