@@ -155,7 +155,7 @@ class Caller:
         elif (
             await self._connection.wait_for(request) == Refused("TASK_NOT_FOUND")
             and not subject.ending
-            and request not in subject.cancelled
+            and not request.may_lose_its_key
         ):
             self._notes.surprises.append(
                 f"{subject.process_id}: {request.element} was acknowledged, its key is unknown"
@@ -197,7 +197,7 @@ class Caller:
         if not isinstance(outcome, Done) or not subject.may_begin_anew:
             subject.over = True
             return
-        subject.begun = subject.broken = subject.ending = False
+        subject.begun = subject.broken = subject.ending = subject.completes = False
         subject.known.clear()
         subject.cancellable.clear()
         await self._begin(subject)

@@ -31,7 +31,8 @@ class Subject:
     """A process; ``known`` are requests under a key whose end is known, to be asked again.
 
     ``cancellable`` are those that may wait for gates, ``cancelled`` those that a client has asked
-    to cancel. ``begun``: its start has been acknowledged.
+    to cancel. ``begun``: its start has been acknowledged. ``completes``: a request that finishes it
+    was sent, which gives back the keys of what has not begun.
     ``starting`` counts the starts in hand, ``in_flight`` all requests.
     """
 
@@ -40,6 +41,7 @@ class Subject:
     begun: bool = False
     broken: bool = False
     ending: bool = False
+    completes: bool = False
     over: bool = False
     clean: bool = True
     starting: int = 0
@@ -72,6 +74,12 @@ class Request:
     constraints: Constraints | None = None
     accept_only: bool = False
     timeout: float = 5.0
+
+    @property
+    def may_lose_its_key(self) -> bool:
+        """Whether it can have been cancelled before its step, although it was acknowledged."""
+        waits = self.accept_only or self.kind is Kind.NOTIFY
+        return self in self.subject.cancelled or (waits and self.subject.completes)
 
 
 class ProcessPool:
@@ -124,6 +132,7 @@ class Requester:
         )
         # Starts are repeated until they are known.
         has_key = kind in {Kind.START, Kind.PUT, Kind.NOTIFY} or chosen.random() < 0.85
+        subject.completes = subject.completes or deed is Deed.COMPLETE
         return Request(
             kind=kind,
             subject=subject,
