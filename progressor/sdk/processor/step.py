@@ -512,8 +512,10 @@ class Step(Generic[State]):
                 task would have more than 16 MiB in all. The next attempt would run the function
                 again, so there is none: the process breaks with the reason RESULT_NOT_STORED, even
                 if the handler catches this and raises another exception.
-            RuntimeError: The step came in a call of its own, and the processor does not know the
-                address of the engine; see `serve`.
+            EngineUnavailableError: No engine answers at the `engine` address of the processor; the
+                function is not run.
+            RuntimeError: The processor has neither a stream nor the address of the engine; see
+                `serve`.
         """
         return await self._asks().once(key, function, args, type)
 
