@@ -34,8 +34,8 @@ ORDER BY name
 LIMIT %(limit)s::bigint
 
 -- name: pause_namespaces
--- Pauses the namespaces of certain names, or all that are not paused, and tells the other replicas, in the
--- same transaction: so no replica hears of it before it is committed.
+-- Pauses the namespaces of certain names, or all that are not paused, and notifies the other replicas in the
+-- same transaction: PostgreSQL sends it after the commit.
 -- Locks: namespaces in the order of names.
 WITH chosen AS MATERIALIZED (
     SELECT name
@@ -53,7 +53,7 @@ changed AS (
     WHERE n.name = c.name
     RETURNING n.*
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT count(pg_notify('progressor_' || r.replica_id, 'pauses'))
     FROM progressor.replicas r
     WHERE r.replica_id <> %(replica_id)s AND EXISTS (SELECT FROM changed)
@@ -61,10 +61,11 @@ told AS MATERIALIZED (
 SELECT c.name, c.revision, c.config, c.created_at, c.updated_at, c.paused_at, c.pause_reason,
     c.pause_author, c.refuses_requests
 FROM changed c
-CROSS JOIN told
+CROSS JOIN notified
 
 -- name: resume_namespace
--- Resumes a paused namespace, and tells the other replicas in the same transaction; no row if it is not paused.
+-- Resumes a paused namespace, and notifies the other replicas in the same transaction; no row if it is not
+-- paused.
 WITH changed AS (
     UPDATE progressor.namespaces n
     SET paused_at = NULL, pause_reason = NULL, pause_author = NULL, refuses_requests = false,
@@ -72,7 +73,7 @@ WITH changed AS (
     WHERE n.name = %(name)s AND n.paused_at IS NOT NULL
     RETURNING n.*
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT count(pg_notify('progressor_' || r.replica_id, 'pauses'))
     FROM progressor.replicas r
     WHERE r.replica_id <> %(replica_id)s AND EXISTS (SELECT FROM changed)
@@ -80,4 +81,4 @@ told AS MATERIALIZED (
 SELECT c.name, c.revision, c.config, c.created_at, c.updated_at, c.paused_at, c.pause_reason,
     c.pause_author, c.refuses_requests
 FROM changed c
-CROSS JOIN told
+CROSS JOIN notified

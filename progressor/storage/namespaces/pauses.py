@@ -5,9 +5,9 @@ And each heartbeat reads their names: one that is not known to be paused is *sus
 once, until the namespace has been read. So what a replica knows is never older than its last
 heartbeat, and without heartbeats it starts nothing.
 
-The instances of a read are ordered by the revision of the namespace, but a heartbeat has no
-revisions: it may have read before a resume that is already known. Therefore it never opens a
-namespace; only a read does.
+What is read of a namespace is ordered by its revision. A heartbeat has no revisions: it may have
+read before a resume that is already known. So a heartbeat never opens a namespace; only a read
+does.
 """
 
 import asyncio
