@@ -16,6 +16,7 @@ from psycopg import sql
 from bench.filling.plan import Plan
 from bench.filling.rows import COLUMNS, Rows, numbers_by_slot
 from bench.filling.templates import HEADER, TRAILER
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
 
 _LANES: Sequence[Sequence[str]] = (("tasks",), ("events", "processes", "schedule"))
@@ -90,6 +91,9 @@ def fill(conninfo: str, plan: Plan, *, processor: str = "127.0.0.1:1") -> Loaded
             pool.submit(_load_lane, conninfo, rows, each, spent, failed) for each in _LANES
         ]:
             lane.result()
+    with _timed(spent, "counts"), psycopg.connect(conninfo, autocommit=True) as connection:
+        recount = sql.SQL("SELECT {}.recount_processes(NULL, '1 day')")
+        connection.execute(recount.format(sql.Identifier(Functions().schema)))
     return Loaded(
         rows=sum(map(rows.row_count, COLUMNS)),
         seconds=time.monotonic() - begun,

@@ -330,6 +330,24 @@ CREATE TABLE progressor.orphans (
     CONSTRAINT orphans_pkey PRIMARY KEY (slot, namespace, process_id)
 );
 
+CREATE TABLE progressor.process_count_state (
+    is_exact boolean NOT NULL,
+    replica_id bigint NOT NULL,
+    scanned_at timestamp with time zone,
+    scan_due_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE progressor.process_counts (
+    namespace text NOT NULL,
+    status_before progressor.process_status,
+    status_after progressor.process_status,
+    process_count bigint NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=2000,
+    vacuum_truncate=false
+);
+
 CREATE TABLE progressor.processes (
     slot smallint NOT NULL,
     namespace text NOT NULL,

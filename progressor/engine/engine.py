@@ -32,6 +32,7 @@ from progressor.settings.sections import Database
 from progressor.storage.embedded.server import EmbeddedPostgres
 from progressor.storage.embedded.settings import room_for
 from progressor.storage.postgres.backoff import Backoff
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate_configured
 from progressor.storage.postgres.pools import open_pools
 from progressor.storage.postgres.writer import connection_string
@@ -172,9 +173,9 @@ class Engine:
         migrated = functools.partial(asyncio.to_thread, migrate_configured, database, dsn)
         for name in await _until_there(migrated, database=self.database):
             _log.info("migration applied", extra={"migration": name})
-        pools = await open_pools(database, dsn)
+        functions, pools = Functions(), await open_pools(database, dsn)
         stack.push_async_callback(pools.close)
-        draw = functools.partial(draw_replica_id, pools.scan)
+        draw = functools.partial(draw_replica_id, pools.scan, functions)
         self.replica_id = await _until_there(draw, database=self.database)
         _log.info(
             "connected to PostgreSQL",
@@ -186,7 +187,7 @@ class Engine:
             replica=self._config.replica, scanner=self._config.scanner,
         )  # fmt: skip
         replies_dsn = connection_string(database, dsn, application="progressor replies")
-        wiring = Wiring(self._config, replies_dsn, pools, context)
+        wiring = Wiring(self._config, replies_dsn, pools, context, functions)
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
         if self._paused:

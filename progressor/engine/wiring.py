@@ -33,6 +33,7 @@ from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.running_steps import RunningSteps
 from progressor.runtime.step.step import Steps
+from progressor.runtime.upkeep.counts import CountScan
 from progressor.runtime.upkeep.pauses import PauseWatch
 from progressor.runtime.upkeep.scans import (
     QUEUES_INTERVAL,
@@ -56,6 +57,7 @@ from progressor.storage.processes.histories import Histories
 from progressor.storage.processes.processes import Processes, Retention
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
+from progressor.storage.replicas.counts import Counts
 from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
@@ -70,8 +72,10 @@ _TO_PROCESSORS: Labels = ("processor",)
 
 
 class Wiring:
-    def __init__(self, config: Config, dsn: str, pools: Pools, context: Context) -> None:
-        self.functions = Functions()
+    def __init__(
+        self, config: Config, dsn: str, pools: Pools, context: Context, functions: Functions
+    ) -> None:
+        self.functions = functions
         self._config, self._dsn, self._pools, self.context = config, dsn, pools, context
         self._front, self._worker, self._scan = map(
             self._storage_on, (pools.front, pools.worker, pools.scan)
@@ -338,6 +342,7 @@ class Wiring:
             queues=self._queues, namespaces=self.namespaces, metrics=context.metrics,
             watch=self._status,
         )  # fmt: skip
+        counts = CountScan(counts=Counts(self._scan, self._dsn), context=context)
         scans = {
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),
@@ -349,6 +354,7 @@ class Wiring:
             "old_runs": (schedules.forget, scanner.retention_interval),
             "retention": (retention.scan, scanner.retention_interval),
             "queues": (queues.scan, QUEUES_INTERVAL),
+            "counts": (counts.scan, scanner.interval),
         }
         return [
             group.create_task(

@@ -457,6 +457,11 @@ class NamespaceQueue(_message.Message):
     PROCESS_FAILED_COUNT_FIELD_NUMBER: _builtins.int
     PROCESS_FAILED_AGE_FIELD_NUMBER: _builtins.int
     PAUSED_AGE_FIELD_NUMBER: _builtins.int
+    INIT_PROCESS_COUNT_FIELD_NUMBER: _builtins.int
+    RUNNING_PROCESS_COUNT_FIELD_NUMBER: _builtins.int
+    ERROR_PROCESS_COUNT_FIELD_NUMBER: _builtins.int
+    FINISHED_PROCESS_COUNT_FIELD_NUMBER: _builtins.int
+    PROCESS_COUNT_IS_ESTIMATE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     due_count: _builtins.int
     """Tasks that wait only for a free worker."""
@@ -494,6 +499,15 @@ class NamespaceQueue(_message.Message):
     """How many of schedule_count have been due for more than 5 s."""
     process_failed_count: _builtins.int
     """Tasks held on processes in error, those with constraints aside, and how long the oldest has been."""
+    init_process_count: _builtins.int
+    """The processes of the namespace by status, without a limit."""
+    running_process_count: _builtins.int
+    error_process_count: _builtins.int
+    finished_process_count: _builtins.int
+    process_count_is_estimate: _builtins.bool
+    """True if these four may be wrong: a replica of a release that does not count processes is running, or the
+    processes have not been scanned since it ran.
+    """
     @_builtins.property
     def due_age(self) -> _duration_pb2.Duration:
         """How long the oldest of these has been due. Absent: there are none."""
@@ -549,10 +563,15 @@ class NamespaceQueue(_message.Message):
         process_failed_count: _builtins.int = ...,
         process_failed_age: _duration_pb2.Duration | None = ...,
         paused_age: _duration_pb2.Duration | None = ...,
+        init_process_count: _builtins.int = ...,
+        running_process_count: _builtins.int = ...,
+        error_process_count: _builtins.int = ...,
+        finished_process_count: _builtins.int = ...,
+        process_count_is_estimate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "behind_age", b"behind_age", "due_age", b"due_age", "gate_age", b"gate_age", "order_age", b"order_age", "paused_age", b"paused_age", "process_failed_age", b"process_failed_age", "retry_age", b"retry_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "failed_node_count", b"failed_node_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "job_count", b"job_count", "late_schedule_count", b"late_schedule_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "paused_age", b"paused_age", "paused_schedule_count", b"paused_schedule_count", "process_failed_age", b"process_failed_age", "process_failed_count", b"process_failed_count", "ready_node_count", b"ready_node_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "running_node_count", b"running_node_count", "schedule_count", b"schedule_count", "timer_count", b"timer_count", "waiting_node_count", b"waiting_node_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "error_process_count", b"error_process_count", "failed_node_count", b"failed_node_count", "finished_process_count", b"finished_process_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "init_process_count", b"init_process_count", "job_count", b"job_count", "late_schedule_count", b"late_schedule_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "paused_age", b"paused_age", "paused_schedule_count", b"paused_schedule_count", "process_count_is_estimate", b"process_count_is_estimate", "process_failed_age", b"process_failed_age", "process_failed_count", b"process_failed_count", "ready_node_count", b"ready_node_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "running_node_count", b"running_node_count", "running_process_count", b"running_process_count", "schedule_count", b"schedule_count", "timer_count", b"timer_count", "waiting_node_count", b"waiting_node_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

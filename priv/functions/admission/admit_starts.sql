@@ -136,6 +136,17 @@ BEGIN
     END IF;
 
     IF v_created > 0 THEN
+        IF p_namespace[1] = ALL (p_namespace) THEN
+            INSERT INTO process_counts (namespace, status_after, process_count)
+            VALUES (p_namespace[1], 'init', v_created);
+        ELSE
+            INSERT INTO process_counts (namespace, status_after, process_count)
+            SELECT i.namespace, 'init', count(*)
+            FROM (SELECT unnest(p_namespace) AS namespace, unnest(v_task_ids) AS task_id) i
+            WHERE i.task_id IS NOT NULL
+            GROUP BY i.namespace;
+        END IF;
+
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, history_after, history_limit,

@@ -11,6 +11,7 @@ RETURNS jsonb
 AS $$
 DECLARE
     v_cancelled jsonb;
+    v_changes   status_change[];
 BEGIN
     -- A caller whose own replica carries the task is noted nowhere else than in that replica.
     SELECT jsonb_agg(jsonb_build_array(
@@ -77,8 +78,10 @@ BEGIN
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM events
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
-    DELETE FROM processes
-    WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
+    DELETE FROM processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+    RETURNING ARRAY[(p.namespace, p.status, NULL)::status_change] INTO v_changes;
+    PERFORM count_changes(v_changes);
     RETURN v_cancelled;
 END;
 $$;

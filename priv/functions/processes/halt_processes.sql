@@ -14,8 +14,9 @@ RETURNS halted
 BY ITEM
 AS $$
 DECLARE
-    v_gated  process_key[];
-    v_halted halted;
+    v_gated   process_key[];
+    v_halted  halted;
+    v_changes status_change[];
 BEGIN
     WITH wanted AS MATERIALIZED (
         SELECT h.*, CASE WHEN p.status = 'error' THEN p.corrupted_by END AS broken_by,
@@ -94,23 +95,32 @@ BEGIN
     USING unnest(p_key) AS h
     WHERE (r.slot, r.namespace, r.process_id) = (h.slot, h.namespace, h.process_id);
     -- One that is in error already tells why it was.
-    UPDATE processes p
-    SET status = p_status,
-        previous_status = p.status,
-        status_changed_at = p_now,
-        detail = CASE WHEN p_status = 'error' THEN coalesce(h.detail, '') END,
-        corrupted_by = NULL,
-        broken_at = CASE WHEN p_status = 'error' THEN p_now END,
-        failure_id = CASE WHEN p_status = 'error' THEN make_failure_id(h.namespace, h.reason, NULL) END,
-        failure_reason = CASE WHEN p_status = 'error' THEN h.reason END,
-        end_reason = CASE WHEN p_status = 'finished' THEN h.detail END,
-        finished_at = CASE WHEN p_status = 'finished' THEN p_now END
-    FROM (
-        SELECT h.*, coalesce(substring(h.detail FROM '^([A-Z_]{1,64}): '), 'STOPPED') AS reason
-        FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
-    ) h
-    WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
-        AND p.status <> p_status;
+    WITH moved AS (
+        UPDATE processes p
+        SET status = p_status,
+            previous_status = p.status,
+            status_changed_at = p_now,
+            detail = CASE WHEN p_status = 'error' THEN coalesce(h.detail, '') END,
+            corrupted_by = NULL,
+            broken_at = CASE WHEN p_status = 'error' THEN p_now END,
+            failure_id = CASE WHEN p_status = 'error' THEN make_failure_id(h.namespace, h.reason, NULL) END,
+            failure_reason = CASE WHEN p_status = 'error' THEN h.reason END,
+            end_reason = CASE WHEN p_status = 'finished' THEN h.detail END,
+            finished_at = CASE WHEN p_status = 'finished' THEN p_now END
+        FROM (
+            SELECT h.*, coalesce(substring(h.detail FROM '^([A-Z_]{1,64}): '), 'STOPPED') AS reason
+            FROM unnest(p_key, p_detail) AS h (slot, namespace, process_id, detail)
+        ) h
+        WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
+            AND p.status <> p_status
+        RETURNING p.namespace, p.previous_status, p.status
+    )
+    SELECT array_agg((m.namespace, m.previous_status, m.status)::status_change)
+    INTO v_changes
+    FROM moved m;
+    IF v_changes IS NOT NULL THEN
+        PERFORM count_changes(v_changes);
+    END IF;
     PERFORM forget_memos(p_key);
 
     SELECT array_agg(h)

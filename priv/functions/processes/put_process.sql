@@ -80,6 +80,7 @@ BEGIN
         RETURN;
     END IF;
 
+    PERFORM count_changes(ARRAY[(p_namespace, NULL, p_status)::status_change]);
     verdict := 'accepted';
     task_id := v_task_id;
     INSERT INTO tasks (

@@ -194,6 +194,8 @@ def _sum(queues: Sequence[NamespaceQueue]) -> NamespaceQueue:
             fields[field.name] = sum(values)
         elif field.name.endswith("_age"):
             fields[field.name] = _greatest(values)
+        elif field.name.endswith("_is_estimate"):
+            fields[field.name] = any(values)
     return NamespaceQueue(**fields)
 
 

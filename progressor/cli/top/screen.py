@@ -47,9 +47,12 @@ _CONSTRAINED = {
 }  # fmt: skip
 """Counts of tasks with constraints, shown if there are any."""
 
+_STATUSES = {"init": "init", "running": "running", "error": "broken", "finished": "finished"}
+"""The words for the counts of processes, by status."""
+
 _LEAST = (
     "run at", "behind", "timers", "mean ms", "order", "retries", "available", "gate", "failed/s",
-    "process failed", "paused", "unreachable", "version", "id", "callers", "steps",
+    "process failed", "paused", "broken", "unreachable", "version", "id", "callers", "steps",
 )  # fmt: skip
 """Columns in the order in which they are left out on a narrow screen."""
 
@@ -141,6 +144,9 @@ def _listings(overview: Overview) -> tuple[_Listing, ...]:
         **(_BROKEN if queue is not None and queue.process_failed_count else {}),
         **(_CONSTRAINED if _has_constraints(queue) else {}),
     }
+    broken: dict[str, Column[NamespaceLine]] = (
+        {"broken": _broken} if queue is not None and queue.error_process_count else {}
+    )
     waiting: dict[str, Column[NamespaceLine]] = {
         head: functools.partial(_waiting_in, name=name, exact_below=overview.exact_below)
         for head, name in ({"due": "due_count"} | counts).items()
@@ -154,6 +160,7 @@ def _listings(overview: Overview) -> tuple[_Listing, ...]:
         "oldest": _oldest_in,
         **waiting,
         **({"paused": _paused} if queue is not None and queue.paused_age is not None else {}),
+        **broken,
         "mean ms": _mean,
         "unreachable": _unreachable,
     }
@@ -223,6 +230,7 @@ def _waiting(overview: Overview, queue: NamespaceQueue, age: dt.timedelta) -> It
     yield found
     if queue.paused_age is not None:
         yield _facts({"paused": _paused_namespaces(overview, queue.paused_age)})
+    yield from _processes(queue)
     if queue.process_failed_count:
         held = total("process_failed_count") + _oldest(queue.process_failed_age)
         yield _facts({"process failed": held})
@@ -253,6 +261,19 @@ def _paused_namespaces(overview: Overview, longest: dt.timedelta) -> str:
     )
     what = "namespace" if count == 1 else "namespaces"
     return f"{count:,} {what}, the longest for {age_text(longest)}"
+
+
+def _processes(queue: NamespaceQueue) -> Iterator[Text]:
+    counts = {word: getattr(queue, f"{status}_process_count") for status, word in _STATUSES.items()}
+    if any(counts.values()):
+        about = "~" if queue.process_count_is_estimate else ""
+        total = f"{about}{sum(counts.values()):,}"
+        yield _facts({"processes": total} | {word: f"{it:,}" for word, it in counts.items()})
+
+
+def _broken(line: NamespaceLine) -> Text:
+    count = 0 if line.queue is None else line.queue.error_process_count
+    return Text(f"{count:,}" if count else "", style="red")
 
 
 def _constrained(queue: NamespaceQueue, total: Callable[[str], str]) -> Text:

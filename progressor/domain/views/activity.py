@@ -30,6 +30,10 @@ class NamespaceQueue:
     due more than 5 s ago. ``paused_schedule_count``: paused ones.
 
     ``paused_age``: how long the namespace has been paused; what is due waits for that.
+
+    The process counts are of processes by status, without a limit. They are exact unless
+    ``process_count_is_estimate``: while a replica of a release that does not count runs, and until
+    the processes have been scanned after it.
     """
 
     namespace: str
@@ -60,6 +64,11 @@ class NamespaceQueue:
     process_failed_count: int = 0
     process_failed_age: dt.timedelta | None = None
     paused_age: dt.timedelta | None = None
+    init_process_count: int = 0
+    running_process_count: int = 0
+    error_process_count: int = 0
+    finished_process_count: int = 0
+    process_count_is_estimate: bool = False
 
     @property
     def worker_age(self) -> dt.timedelta | None:

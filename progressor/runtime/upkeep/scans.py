@@ -5,7 +5,7 @@ import datetime as dt
 import itertools
 from collections.abc import Iterator, Sequence
 
-from progressor.domain.processes.process import SLOT_COUNT
+from progressor.domain.processes.process import SLOT_COUNT, ProcessStatus
 from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
 from progressor.domain.views.why import is_out_of_reach
 from progressor.runtime.core.context import Context
@@ -93,6 +93,13 @@ class QueueScan:
         self._gated: frozenset[str] = frozenset()
         metrics.queue_tasks.read_from(self._counts)
         metrics.queue_oldest_age.read_from(self._ages)
+        metrics.processes.read_from(
+            lambda: [
+                ((it.namespace, status), getattr(it, f"{status}_process_count"))
+                for it in self._last
+                for status in ProcessStatus
+            ]
+        )
         metrics.gates_held.read_from(
             lambda: [((it.namespace,), it.held_count) for it in self._with_constraints()]
         )

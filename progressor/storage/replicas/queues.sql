@@ -8,6 +8,7 @@
 -- that are full with a queue. And jobs that run, with their nodes, up to jobs_max in all namespaces; and
 -- schedules, up to the limit: those that have a next instant, that are paused, and that were due late_after ago, which
 -- is not late in a paused namespace.
+-- And processes by status, all of them.
 --
 -- Each count ends with the limit, and reads what it counts by an index; running is read once, for all
 -- namespaces: it is as short as there are workers. Of tasks a hundred rows are read for the retries,
@@ -33,6 +34,21 @@ jobs AS MATERIALIZED (
         LIMIT %(jobs_max)s
     ) j
     GROUP BY j.namespace
+),
+counts AS MATERIALIZED (
+    SELECT c.namespace,
+        sum(c.process_count) FILTER (WHERE c.status = 'init')::bigint AS init_count,
+        sum(c.process_count) FILTER (WHERE c.status = 'running')::bigint AS running_count,
+        sum(c.process_count) FILTER (WHERE c.status = 'error')::bigint AS error_count,
+        sum(c.process_count) FILTER (WHERE c.status = 'finished')::bigint AS finished_count
+    FROM (
+        SELECT c.namespace, c.status_after AS status, c.process_count
+        FROM progressor.process_counts c
+        UNION ALL
+        SELECT c.namespace, c.status_before, -c.process_count
+        FROM progressor.process_counts c
+    ) c
+    GROUP BY c.namespace
 )
 SELECT n.namespace,
     due.task_count AS due_count,
@@ -67,12 +83,18 @@ SELECT n.namespace,
     schedules.active_count AS schedule_count,
     schedules.paused_count AS paused_schedule_count,
     schedules.late_count AS late_schedule_count,
-    CASE WHEN own.paused_at IS NOT NULL THEN greatest(clock.now - own.paused_at, '0') END AS paused_age
+    CASE WHEN own.paused_at IS NOT NULL THEN greatest(clock.now - own.paused_at, '0') END AS paused_age,
+    coalesce(counts.init_count, 0) AS init_process_count,
+    coalesce(counts.running_count, 0) AS running_process_count,
+    coalesce(counts.error_count, 0) AS error_process_count,
+    coalesce(counts.finished_count, 0) AS finished_process_count,
+    NOT (SELECT s.is_exact FROM progressor.process_count_state s) AS process_count_is_estimate
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
 CROSS JOIN unnest(%(namespace)s::text[]) AS n (namespace)
 LEFT JOIN progressor.namespaces own ON own.name = n.namespace
 LEFT JOIN held ON held.namespace = n.namespace
 LEFT JOIN jobs ON jobs.namespace = n.namespace
+LEFT JOIN counts ON counts.namespace = n.namespace
 CROSS JOIN LATERAL (
     SELECT (
         SELECT g.namespace

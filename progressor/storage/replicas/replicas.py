@@ -10,6 +10,7 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.views.replica import ReplicaView
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Pool, connection_of
 
 _SQL = statements.load("replicas/replicas")
@@ -49,11 +50,11 @@ class Zombie:
     broken_by: int | None = None
 
 
-async def draw_replica_id(pool: Pool) -> int:
+async def draw_replica_id(pool: Pool, functions: Functions) -> int:
+    draw = functions.call("draw_replica_id")
     async with connection_of(pool) as connection:
-        row = await (await connection.execute(_SQL["draw_replica_id"])).fetchone()
-    assert row is not None, "a sequence has a next value"
-    return int(row[0])
+        [(drawn,)] = await draw.rows(connection)
+    return int(drawn)
 
 
 class Replicas:

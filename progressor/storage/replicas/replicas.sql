@@ -1,7 +1,3 @@
--- name: draw_replica_id
--- Draws the id of a replica that starts.
-SELECT nextval('progressor.replica_ids')
-
 -- name: beat
 -- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. Returns
 -- the instant of the heartbeat, and the names of the paused namespaces; null if there are none. A beat before it whose commit waits for a synchronous standby keeps

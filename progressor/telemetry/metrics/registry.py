@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.views.activity import QUEUES_MAX
 from progressor.telemetry.instruments import (
     Counter,
@@ -150,6 +151,12 @@ class Metrics:
         "progressor_namespace_paused", "1",
         "1 while the namespace is paused, as this replica knows it; else 0.",
         "namespace", sets_max=QUEUES_MAX,
+    )
+    processes: Gauge = _gauge(
+        "progressor_processes", "{process}",
+        "Processes of the database at the last count. status: init, running, error (broken), "
+        "finished.",
+        "namespace", "status", sets_max=len(ProcessStatus) * QUEUES_MAX,
     )
     gates_held: Gauge = _gauge(
         "progressor_gates_held", "{place}",

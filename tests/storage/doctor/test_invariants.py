@@ -118,6 +118,9 @@ async def test_each_catches_its_violation_and_no_other(
     violation: Violation,
 ) -> None:
     with observer.transaction(force_rollback=True):
+        if violation.invariant != "counts_equal_processes":
+            # Most of them are of processes, which nothing has counted.
+            observer.execute("UPDATE progressor.process_count_state SET is_exact = false")
         observer.execute(violation.statement.encode())
         broken = populated()
 

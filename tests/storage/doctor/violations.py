@@ -62,6 +62,11 @@ REPLY = """
     WHERE {}"""
 ANSWERING = process("has_reply_requests = true", "true") + ";"
 VIOLATIONS: Violations = {
+    "counts_equal_processes": [
+        "INSERT INTO progressor.process_counts VALUES ('orders', 'error', NULL, 1)",
+        "INSERT INTO progressor.process_counts VALUES ('nowhere', NULL, 'init', 1)",
+        "DELETE FROM progressor.process_counts",
+    ],
     "timer_names_are_unique_in_a_process": [
         "UPDATE progressor.tasks SET timer_name = 'a' WHERE timer_name = 'b'",
         process("has_named_timers = false", "has_named_timers"),

@@ -11,6 +11,7 @@ from progressor import errors
 from progressor.domain.processes.intent import Complete, Lost, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.processes.results import NOTIFY_IDS_MAX, listen
 from progressor.storage.replicas.replicas import draw_replica_id
 from tests.support.clock import ManualClock
@@ -196,7 +197,7 @@ class TestNotifications:
 
 class TestReplicas:
     async def test_draw_ids_that_nobody_has_had(self, store: Store) -> None:
-        drawn = [await draw_replica_id(store.pool) for _ in range(3)]
+        drawn = [await draw_replica_id(store.pool, Functions()) for _ in range(3)]
 
         assert drawn == sorted(set(drawn))
 

@@ -117,6 +117,21 @@ def test_what_has_constraints_is_told_beside_where_there_is_any() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("estimated", [False, True])
+def test_processes_are_counted_by_status_if_there_are_any(estimated: bool) -> None:
+    queue = a_queue(
+        "orders", due=1, oldest=3.25, running_process_count=1_000, error_process_count=12,
+        process_count_is_estimate=estimated,
+    )  # fmt: skip
+
+    lines = [re.split(r"\s{2,}", line) for line in shown(one(queue=queue))]
+
+    total = "processes ~1,012" if estimated else "processes 1,012"
+    assert lines[3] == [total, "init 0", "running 1,000", "broken 12", "finished 0"]
+    assert lines[5][8:] == ["behind", "broken", "mean ms", "unreachable"]
+    assert lines[6][8:] == ["0", "12", "250.0"]
+
+
 def test_tasks_of_processes_in_error_are_shown_if_there_are_any() -> None:
     queue = a_queue(
         "orders", due=1, oldest=3.25, process_failed_count=500, process_failed_age=seconds(180)

@@ -45,6 +45,7 @@ CHECKSUMS = {
     "0030_pre_broken_at.sql": "0cf5da80bb197c73",
     "0031_pre_broken_processes.sql": "e68203a0a6421bbc",
     "0032_pre_pauses.sql": "83e22b1fb458055f",
+    "0033_pre_process_counts.sql": "6d81e2e4f21df213",
 }
 
 

@@ -35,6 +35,7 @@ BEGIN
         AND p.status = 'error';
     v_recovers := FOUND;
     IF v_recovers THEN
+        PERFORM count_changes(ARRAY[(p_namespace, 'error', 'running')::status_change]);
         PERFORM forget_memos(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
         PERFORM release_held(
             p_replica_id, ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);

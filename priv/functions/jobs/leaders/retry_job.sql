@@ -150,6 +150,7 @@ BEGIN
         SET status = 'running', previous_status = 'error', status_changed_at = v_now, detail = NULL,
             corrupted_by = NULL, broken_at = NULL, failure_id = NULL, failure_reason = NULL
         WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        PERFORM count_changes(ARRAY[(p_namespace, 'error', 'running')::status_change]);
         PERFORM release_held(p_replica_id, v_key);
         IF EXISTS (
             SELECT

@@ -93,6 +93,13 @@ BEGIN
             init_task_id = CASE WHEN a.task_type = 'init' THEN a.task_id ELSE p.init_task_id END
         FROM again a
         WHERE p.ctid = a.process_row
+        RETURNING p.namespace, p.status
+    ),
+    counted AS (
+        INSERT INTO process_counts (namespace, status_before, status_after, process_count)
+        SELECT b.namespace, 'error', b.status, count(*)
+        FROM brought b
+        GROUP BY b.namespace, b.status
     ),
     recorded AS (
         INSERT INTO tasks (

@@ -98,6 +98,11 @@ BEGIN
     END IF;
 
     IF v_created > 0 THEN
+        INSERT INTO process_counts (namespace, status_after, process_count)
+        SELECT s.follower_namespace, 'init', count(*)
+        FROM unnest(v_starts) AS s
+        GROUP BY s.follower_namespace;
+
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, args, caller_context, trace_context,

@@ -388,3 +388,25 @@ JOIN progressor.processes p USING (slot, namespace, process_id)
 WHERE t.status = 'finished'
     AND (t.attempt_count = 0 OR t.started_at IS NULL)
     AND NOT (t.task_id = p.init_task_id AND t.scheduled_at IS NULL)
+
+-- name: counts_equal_processes
+-- says: the counts of processes by status equal the processes
+-- deep
+-- Whatever changes a status counts it in the same transaction (count_changes). Not while a replica of a release
+-- that does not count runs, nor until the scan after it: then process_count_state says so.
+SELECT s.namespace, '' AS process_id,
+    concat('the count of processes in ', s.status, ' is off by ', -sum(s.process_count)) AS detail
+FROM (
+    SELECT p.namespace, p.status, count(*) AS process_count
+    FROM progressor.processes p
+    GROUP BY p.namespace, p.status
+    UNION ALL
+    SELECT c.namespace, c.status_after, -c.process_count
+    FROM progressor.process_counts c
+    UNION ALL
+    SELECT c.namespace, c.status_before, c.process_count
+    FROM progressor.process_counts c
+) s
+WHERE s.status IS NOT NULL AND (SELECT e.is_exact FROM progressor.process_count_state e)
+GROUP BY s.namespace, s.status
+HAVING sum(s.process_count) <> 0

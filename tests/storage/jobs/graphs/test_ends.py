@@ -405,6 +405,7 @@ async def test_nodes_whose_followers_have_ended_are_ended(
     observer.execute("DELETE FROM progressor.running")
     observer.execute("DELETE FROM progressor.tasks WHERE process_id LIKE '%%/c'")
     observer.execute("DELETE FROM progressor.processes WHERE process_id LIKE '%%/c'")
+    observer.execute("INSERT INTO progressor.process_counts VALUES ('orders', 'init', NULL, 1)")
     clock.advance(2 * MINUTE)
 
     found = await jobs.control.recover()

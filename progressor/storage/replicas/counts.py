@@ -1,0 +1,78 @@
+"""Counts of processes by namespace and status, and what keeps them exact.
+
+Whatever changes the status of processes inserts what it has changed into ``process_counts``, in the
+same transaction. So the sums are exact at any moment, crashes included, and reading them costs the
+same however many processes there are. The functions of earlier releases do not do this: while one
+of their replicas runs, the counts are estimates, which a scan of the processes corrects from time
+to time; another scan follows once it has gone.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from typing import NamedTuple
+
+from psycopg.conninfo import make_conninfo
+
+from progressor.domain.views.process import ProcessCounts
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.pools import BoundedConnection, translated
+
+_SQL = statements.load("replicas/counts")
+
+ROWS_MAX = 200
+"""Rows of ``process_counts`` beyond one per namespace and status that are left as they are."""
+
+SCAN_INTERVAL = dt.timedelta(days=1)
+"""From one scan of the processes to the next where the counts are exact: it should find nothing."""
+
+SCAN_TIMEOUT = dt.timedelta(hours=1)
+"""For a scan, which reads the whole table of processes."""
+
+
+class Compacted(NamedTuple):
+    """Both None: another replica is compacting."""
+
+    is_exact: bool | None
+    scan_due: bool | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counts:
+    """``dsn`` is for the scans, which take longer than a connection of a pool may be lent."""
+
+    context: StorageContext
+    dsn: str
+
+    async def read(self, namespace: str = "") -> tuple[ProcessCounts, ...]:
+        """Read the counts of a namespace, or of all if it is "", in the order of their names."""
+        return await self.context.read(
+            ProcessCounts, _SQL["count_processes"], reads_only=True, namespace=namespace
+        )
+
+    async def compact(self, *, rows_max: int = ROWS_MAX) -> Compacted:
+        """Merge what was inserted, and find out whether the counts are exact."""
+        compact = self.context.functions.call("compact_counts", Compacted)
+        [compacted] = await self.context.call(compact, rows_max=rows_max)
+        return compacted
+
+    async def recount(self, *, interval: dt.timedelta = SCAN_INTERVAL) -> int | None:
+        """Scan the processes, and correct the counts; safe to repeat and to cancel.
+
+        Returns the number of counts that were wrong; None: another replica scans.
+        """
+        recount = self.context.functions.call("recount_processes")
+        async with asyncio.timeout(SCAN_TIMEOUT.total_seconds()):
+            with translated():
+                connection = await BoundedConnection.connect(
+                    make_conninfo(self.dsn, application_name="progressor counts"),
+                    autocommit=True,
+                    prepare_threshold=None,
+                )
+                async with connection:
+                    await connection.execute("SET statement_timeout = 0")
+                    [(corrected,)] = await recount.rows(
+                        connection, now=self.context.clock.pinned(), interval=interval
+                    )
+        return None if corrected is None else int(corrected)
