@@ -252,7 +252,11 @@ class DueScan:
         if self.claimer.slots.draining:
             return
         await self._look_ahead()
+        # A backlog is claimed without this scan, for example after a pause.
+        backlogs = self.claimer.slots.backlogs()
         for each in await self._claim_overdue(self.context.scanner.overdue):
+            if each.task.key.namespace in backlogs:
+                continue
             self.context.metrics.scan_found.add(1, (each.task.key.namespace, each.task.task_type))
             self.context.observers.tell(
                 "scan_found",
