@@ -30,6 +30,53 @@ CREATE SEQUENCE progressor.replica_ids AS bigint;
 
 CREATE SEQUENCE progressor.task_ids AS bigint;
 
+CREATE TABLE progressor.bulk_items (
+    operation_id text NOT NULL,
+    item bigint NOT NULL,
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    init_task_id bigint NOT NULL,
+    broken_by bigint,
+    broken_at timestamp with time zone,
+    task_id bigint,
+    result text,
+    reason text,
+    ended_at timestamp with time zone,
+    CONSTRAINT bulk_items_pkey PRIMARY KEY (operation_id, item),
+    CONSTRAINT bulk_items_result_check CHECK ((result = ANY (ARRAY['done'::text, 'skipped'::text, 'failed'::text])))
+) WITH (
+    fillfactor=70
+);
+
+CREATE TABLE progressor.bulk_operations (
+    operation_id text NOT NULL,
+    slot smallint NOT NULL,
+    kind text NOT NULL,
+    state text NOT NULL DEFAULT 'matching'::text,
+    filter jsonb NOT NULL,
+    args bytea NOT NULL,
+    reason text NOT NULL,
+    author text NOT NULL,
+    rate_max integer,
+    failed_share_max double precision NOT NULL,
+    failed_window integer NOT NULL,
+    stop_reason text NOT NULL DEFAULT ''::text,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone,
+    matched_count bigint NOT NULL DEFAULT 0,
+    done_count bigint NOT NULL DEFAULT 0,
+    skipped_count bigint NOT NULL DEFAULT 0,
+    failed_count bigint NOT NULL DEFAULT 0,
+    next_item bigint NOT NULL DEFAULT 1,
+    after_created_at timestamp with time zone,
+    after_namespace text,
+    after_process_id text,
+    CONSTRAINT bulk_operations_pkey PRIMARY KEY (operation_id),
+    CONSTRAINT bulk_operations_state_check CHECK ((state = ANY (ARRAY['matching'::text, 'running'::text, 'done'::text, 'stopped'::text])))
+);
+
 CREATE TABLE progressor.events (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -652,6 +699,10 @@ CREATE TABLE progressor.upkeep_rounds (
     begun_at timestamp with time zone,
     CONSTRAINT upkeep_rounds_pkey PRIMARY KEY (kind)
 );
+
+CREATE INDEX bulk_items_failed ON progressor.bulk_items USING btree (operation_id, item) WHERE (result = 'failed'::text);
+
+CREATE INDEX bulk_operations_by_creation ON progressor.bulk_operations USING btree (created_at DESC, operation_id COLLATE "C" DESC);
 
 CREATE INDEX gate_holders_by_gate ON progressor.gate_holders USING btree (namespace, gate, held_at);
 

@@ -18,6 +18,7 @@ from progressor.api.calls.validation import (
     NamespaceName,
     at_least_0,
     check_namespace_name,
+    check_not_reserved,
     text_of,
 )
 from progressor.domain.processes.namespace import (
@@ -145,6 +146,7 @@ def create_from_wire(message: pb.CreateNamespaceRequest) -> Namespace:
     violations = Violations()
     name = message.namespace.name
     violations.attempt(check_namespace_name, name, "namespace.name")
+    violations.attempt(check_not_reserved, name, "namespace.name")
     change = _change_of(message.namespace, _CHANGEABLE, violations)
     violations.raise_any()
     return change(Namespace(name=name, processor_targets=()))
@@ -155,6 +157,7 @@ def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
     violations = Violations()
     name = message.namespace.name
     violations.attempt(check_namespace_name, name, "namespace.name")
+    violations.attempt(check_not_reserved, name, "namespace.name")
     violations.attempt(at_least_0, message.expected_revision, "expected_revision")
     paths = list(message.update_mask.paths)
     if paths:
@@ -170,6 +173,8 @@ def name_from_wire(
     message: pb.GetNamespaceRequest | pb.DeleteNamespaceRequest | pb.ResumeNamespaceRequest,
 ) -> str:
     check_namespace_name(message.name, "name")
+    if isinstance(message, pb.DeleteNamespaceRequest):
+        check_not_reserved(message.name, "name")
     return message.name
 
 

@@ -117,6 +117,20 @@ _COMMANDS = {
         ("remove", "processes.processes:remove", "Delete a process."),
     ),
 }
+_BULK_COMMANDS = (
+    ("retry", "processes.bulk:retry", "Run the task that broke each process again."),
+    ("simple-repair", "processes.bulk:simple_repair", "Repair each without its processor."),
+    ("repair", "processes.bulk:repair", "Repair each by its processor."),
+    ("notify", "processes.bulk:notify", "Run a call on each."),
+    ("cancel", "processes.bulk:cancel", "Cancel the first task of each."),
+    ("terminate", "processes.bulk:terminate", "End each, and keep its record."),
+    ("remove", "processes.bulk:remove", "Delete each."),
+    ("list", "processes.bulk:list_operations", "Print the operations."),
+    ("show", "processes.bulk:show_operation", "Print an operation and its progress."),
+    ("watch", "processes.bulk:watch", "Watch an operation until it ends."),
+    ("stop", "processes.bulk:stop", "Stop an operation."),
+    ("results", "processes.bulk:results", "Print the result for each process."),
+)
 _NAMESPACE_COMMANDS = (
     ("create", "namespaces.namespaces:create", "Create a namespace."),
     ("update", "namespaces.namespaces:update", "Change a namespace."),
@@ -156,6 +170,7 @@ _SCHEDULE_COMMANDS = (
 )
 
 _FAMILIES = {
+    "bulk": ("Processes", "Change all processes that match a filter.", _BULK_COMMANDS),
     "namespace": ("Namespaces", "Create, change and print namespaces.", _NAMESPACE_COMMANDS),
     "gate": ("Namespaces", "Print and set gates, which limit concurrency.", _GATE_COMMANDS),
     "job": ("Jobs", "Submit, watch and retry jobs, graphs of processes.", _JOB_COMMANDS),

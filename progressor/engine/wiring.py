@@ -16,6 +16,7 @@ from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, ReplicaLoa
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from progressor.processor.step_calls import StepCalls
+from progressor.runtime.bulks import BulkControl
 from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
 from progressor.runtime.core.context import JITTER, Context
 from progressor.runtime.core.leases import Leases
@@ -29,6 +30,7 @@ from progressor.runtime.jobs import JobControl, JobScan
 from progressor.runtime.messages import MessageDelivery
 from progressor.runtime.requests import Requests
 from progressor.runtime.schedules import ScheduleRuns, ScheduleScan
+from progressor.runtime.step.bulk_steps import BulkSteps
 from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.running_steps import RunningSteps
@@ -45,6 +47,7 @@ from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.config import Config
 from progressor.storage.commit.group_commit import CommitContext, Waiting
 from progressor.storage.gates.gates import Gates
+from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.context import StorageContext
@@ -171,7 +174,10 @@ class Wiring:
             ),
             namespaces=self.namespaces,
             effects=self._effects,
-            job_steps=JobSteps(Jobs(self._worker)),
+            job_steps=JobSteps(
+                Jobs(self._worker),
+                BulkSteps(bulks=Bulks(self._worker), effects=self._effects, context=self.context),
+            ),
             leases=self.leases,
             context=self.context,
         )
@@ -213,6 +219,9 @@ class Wiring:
             roster=Replicas(self._front, lease_timeout=self._config.replica.lease_timeout),
             activities=Activities(watch=self._status, queues=self._queues),
             running_steps=self._running_steps,
+            bulk_control=BulkControl(
+                bulks=Bulks(self._front), namespaces=self.namespaces, effects=self._effects
+            ),
         )
 
     def _build_gauges(self) -> None:

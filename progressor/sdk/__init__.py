@@ -83,6 +83,12 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         ScheduleChangedError as ScheduleChangedError,
         ScheduleNotFoundError as ScheduleNotFoundError,
     )
+    from progressor.sdk.client.bulk import (
+        BulkFilter as BulkFilter, BulkItem as BulkItem, BulkKind as BulkKind,
+        BulkOperation as BulkOperation, Bulk as Bulk,
+        BulkPreview as BulkPreview, BulkResult as BulkResult, BulkState as BulkState,
+        SyncBulk as SyncBulk,
+    )
     from progressor.sdk.client.client import Client as Client, SyncClient as SyncClient
     from progressor.sdk.client.gates import (
         GateView as GateView, Gates as Gates, SyncGates as SyncGates,
@@ -180,6 +186,10 @@ _MODULES = {
     "progressor.job_errors": """
         JobEndedError JobNotFailedError JobNotFoundError LedByEngineError ScheduleAlreadyExistsError
         ScheduleChangedError ScheduleNotFoundError
+    """,
+    "progressor.sdk.client.bulk": """
+        BulkFilter BulkItem BulkKind BulkOperation Bulk BulkPreview BulkResult BulkState
+        SyncBulk
     """,
     "progressor.sdk.client.client": "Client SyncClient",
     "progressor.sdk.client.filters": "FilterOptions",

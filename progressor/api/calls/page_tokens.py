@@ -133,6 +133,10 @@ PROCESSES: PageTokens[Any] = PageTokens(
 JOBS: PageTokens[Any] = PageTokens(
     letter="j", first=None, text_of=_dated_text, key_of=_dated(_key_of)
 )
+BULKS: PageTokens[Any] = PageTokens(
+    letter="b", first=None, text_of=_dated_text, key_of=_dated(_key_of)
+)
+BULK_ITEMS = PageTokens(letter="i", first=0, text_of=str, key_of=_id_of)
 
 
 def encode(letter: str, text: str) -> str:

@@ -24,7 +24,9 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey, ScheduleRun
+from progressor.domain.views.bulk import BulkOperation, BulkRequest
 from progressor.storage.gates.gates import Gates
+from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.processes import Processes
@@ -101,6 +103,20 @@ class RunningSteps(Protocol):
     def deadline_in(self, left: dt.timedelta) -> dt.datetime: ...
 
 
+class BulkControl(Protocol):
+    """Starts and stops bulk operations; ``bulks`` reads them."""
+
+    @property
+    def bulks(self) -> Bulks: ...
+
+    async def start(
+        self, request: BulkRequest, trace_context: Mapping[str, str]
+    ) -> tuple[BulkOperation, bool]:
+        """Start an operation; return it, and whether the same request had started it before."""
+
+    async def stop(self, operation_id: str, reason: str) -> BulkOperation: ...
+
+
 class LogLevels(Protocol):
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
         """Say nothing below `level`, for a while or (zero) until changed; returns what it was."""
@@ -137,6 +153,7 @@ class Backend:
     roster: Replicas
     activities: Activities
     running_steps: RunningSteps
+    bulk_control: BulkControl
 
 
 class Servicer:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from progressor.domain.processes.namespace import is_namespace_name
 from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.wire import fields as wire
 from progressor.wire.fields import shown
 from progressor.wire.shapes import Check, Field, Violations, refuse_all
@@ -48,6 +49,11 @@ def read_key(id_field: str = "process_id") -> Callable[[Any, str, Any], ProcessK
 def at_least_0(value: int, field: str) -> None:
     if value < 0:
         wire.refuse(field, f"must not be negative, got {value}")
+
+
+def check_not_reserved(name: str, field: str) -> None:
+    if name == OPERATIONS:
+        wire.refuse(field, f"must not be {OPERATIONS}, which only BulkService changes")
 
 
 NamespaceName = Annotated[str, check_namespace_name]

@@ -14,6 +14,7 @@ from progressor.api.calls.validation import (
     Key,
     PageSize,
     check_id,
+    check_not_reserved,
     read_key,
     read_payload,
     text_of,
@@ -24,6 +25,7 @@ from progressor.domain.processes.event import WHOLE_HISTORY, HistoryRange, NewEv
 from progressor.domain.processes.intent import TIMERS_MAX, SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.domain.views.process import ProcessQuery
 from progressor.domain.views.wait import Cause
 from progressor.v1 import process_service_pb2 as pb
@@ -60,6 +62,8 @@ def request_from_wire(
     """Return a Start, Call, Notify or Repair as the request for a task of `task_type`."""
     violations = Violations()
     key = violations.attempt(_KEY, message, "", None)
+    if message.namespace == OPERATIONS:
+        violations.attempt(check_not_reserved, message.namespace, "namespace")
     if len(message.args) > payload_bytes_max:
         violations.add("args", wire.too_large(len(message.args), payload_bytes_max))
     if message.caller_context:
@@ -282,6 +286,8 @@ def _only_with(wanted: ProcessStatus, status: object) -> str:
 
 def _check_put(put: Mapping[str, Any], path: str, _context: object) -> None:
     violations, status = Violations(), put.get("status")
+    if put.get("key") is not None:
+        violations.attempt(check_not_reserved, put["key"].namespace, f"{path}namespace")
     for field, wanted in _STATUS_OF.items() if status is not None else ():
         if put.get(field) and status is not wanted:
             violations.add(f"{path}{field}", _only_with(wanted, status))

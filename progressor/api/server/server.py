@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
+from progressor.api.bulks import BulkServicer
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.servicer import Backend, LogLevels, Servicer
 from progressor.api.calls.turns import Turns
@@ -108,6 +109,7 @@ class ApiServer:
             JobServicer(backend, clock=clock),
             ScheduleServicer(backend, clock=clock),
             StepServicer(backend),
+            BulkServicer(backend),
             ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
         )
         self._names = [it.service.full_name for it in self._servicers]

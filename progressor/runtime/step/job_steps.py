@@ -23,6 +23,7 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.process import NO_PART, Leadership, Part, Process, ProcessKey
 from progressor.domain.processes.task import NodeOutcome, NodeState, RunningTask, TaskType
 from progressor.processor.failures import INVALID_ANSWER
+from progressor.runtime.step.bulk_steps import BulkSteps
 from progressor.storage.jobs.jobs import Jobs
 
 OUTCOMES_BYTES_MAX = 32 * 1024 * 1024
@@ -41,8 +42,9 @@ _UNIMPLEMENTED = 12
 
 
 class JobSteps:
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, bulk_steps: BulkSteps) -> None:
         self._jobs, self._names = jobs, NodeNames(jobs)
+        self.bulk_steps = bulk_steps
 
     async def handed(self, task: RunningTask, part: Part) -> RunningTask | Outcome:
         """Return a task with the outcomes of other nodes that its processor needs.

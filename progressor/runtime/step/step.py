@@ -30,6 +30,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import NO_OPTIONS
 from progressor.domain.processes.settlement import Settlement, settle
 from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.processor.client import ProcessorClient
 from progressor.processor.failures import INVALID_ANSWER
 from progressor.runtime.core.context import Context
@@ -276,6 +277,8 @@ class Steps:
                 return Succeeded(Intent(action=RemoveProcess()))
             handle.asking = worker = asyncio.current_task()
             try:
+                if namespace.name == OPERATIONS:
+                    return await self.job_steps.bulk_steps.run(task)
                 return await self._ask_processor(task, namespace, span)
             except asyncio.CancelledError:
                 # Uncancelled only if the handle cancelled it.

@@ -15,6 +15,7 @@ from progressor.sdk.codec.wire import Seconds, timedelta_of
 from progressor.sdk.transport.connection import BlockingConnection, Connection, Endpoint
 
 if TYPE_CHECKING:  # loaded by the programs that use them
+    from progressor.sdk.client.bulk import Bulk, SyncBulk
     from progressor.sdk.client.gates import Gates, SyncGates
     from progressor.sdk.client.jobs import Jobs, SyncJobs
     from progressor.sdk.client.namespaces import Namespaces, SyncNamespaces
@@ -41,8 +42,8 @@ class Client(Processes):
     """Sends requests to an engine.
 
     The requests about processes are methods of the client itself, and of ``client.processes``.
-    Those about other things are in ``client.jobs``, ``gates``, ``schedules``, ``namespaces`` and
-    ``replicas``.
+    Those about other things are in ``client.jobs``, ``gates``, ``schedules``, ``namespaces``,
+    ``replicas`` and ``bulk``.
 
     ::
 
@@ -59,6 +60,7 @@ class Client(Processes):
     schedules: "Schedules" = _resource("schedules", "Schedules")
     namespaces: "Namespaces" = _resource("namespaces", "Namespaces")
     replicas: "Replicas" = _resource("replicas", "Replicas")
+    bulk: "Bulk" = _resource("bulk", "Bulk")
 
     def __init__(  # noqa: PLR0913  # settings, keyword-only
         self,
@@ -130,6 +132,7 @@ class SyncClient(SyncProcesses):
     schedules: "SyncSchedules" = _resource("schedules", "SyncSchedules")
     namespaces: "SyncNamespaces" = _resource("namespaces", "SyncNamespaces")
     replicas: "SyncReplicas" = _resource("replicas", "SyncReplicas")
+    bulk: "SyncBulk" = _resource("bulk", "SyncBulk")
 
     def __init__(  # noqa: PLR0913  # settings, keyword-only
         self,

@@ -224,6 +224,17 @@ class Metrics:
         "started (a node with constraints), stopped (its job had ended).",
         "namespace", "action",
     )
+    bulk_processes: Counter = _counter(
+        "progressor_bulk_processes", "{process}",
+        "Processes that a bulk operation has handled in this replica: changed, skipped or failed.",
+        "kind",
+    )
+    bulks_ended: Counter = _counter(
+        "progressor_bulks_ended", "{operation}",
+        "Bulk operations that a step of this replica has ended. state: done, stopped (on request "
+        "or because too many processes failed).",
+        "kind", "state",
+    )
     messages_delivered: Counter = _counter(
         "progressor_messages_delivered", "{message}",
         "Messages of steps that were admitted by their receivers, by the namespace of the sender. "

@@ -18,6 +18,7 @@ from grpc_status import rpc_status
 
 from progressor.cli.main import main
 from progressor.v1 import (
+    bulk_service_pb2,
     gate_service_pb2,
     job_service_pb2,
     namespace_service_pb2,
@@ -35,6 +36,7 @@ SERVICES: tuple[ServiceDescriptor, ...] = tuple(
         replica_service_pb2,
         job_service_pb2,
         schedule_service_pb2,
+        bulk_service_pb2,
     )
     for service in file.DESCRIPTOR.services_by_name.values()
 )

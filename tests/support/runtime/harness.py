@@ -22,6 +22,7 @@ from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.queues import DueQueue, GateQueue, KeyQueue
 from progressor.runtime.effects.replies import Replies, Waiter
 from progressor.runtime.requests import Requests
+from progressor.runtime.step.bulk_steps import BulkSteps
 from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.step import Steps
@@ -139,7 +140,8 @@ class Harness:
             settlements=cast("Any", self.settlements),
             histories=StepHistories(cast("Any", self.histories), self.history_cache),
             job_steps=JobSteps(
-                stub(Jobs, known_nodes=errors.StorageRefusedError("its page is broken"))
+                stub(Jobs, known_nodes=errors.StorageRefusedError("its page is broken")),
+                stub(BulkSteps),
             ),
             leases=self.leases,
             **stored,

@@ -79,6 +79,18 @@ COMMANDS = [
     "schedule trigger s",
     "schedule backfill s --since 2026-01-31T12:00:00Z --until 2026-02-01T12:00:00Z",
     "schedule delete s",
+    "bulk retry --yes",
+    "bulk simple-repair --dry-run",
+    "bulk repair --yes --args 1",
+    "bulk notify --yes --args 1",
+    "bulk cancel --yes --detach",
+    "bulk terminate --yes --why why",
+    "bulk remove --yes",
+    "bulk list",
+    "bulk show b",
+    "bulk watch b",
+    "bulk stop b",
+    "bulk results b",
 ]
 LEFT_OUT = {"next_page_token", "predecessors"}
 """With them listings would have no end, and graphs a circle."""
@@ -138,7 +150,7 @@ def _scalar(field: FieldDescriptor, payload: bytes) -> Any:
     if field.type == field.TYPE_BYTES:
         return payload
     if field.enum_type is not None:
-        # Of a job the last state is one that has ended.
+        # Of a job or a bulk operation the last state is one that has ended.
         return field.enum_type.values[-1].number
     return True if field.type == field.TYPE_BOOL else 1
 

@@ -57,7 +57,7 @@ OF_JOBS = (
     "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "upkeep_nodes",
     "schedule_runs", "schedule_lateness",
 )  # fmt: skip
-LAZY = (*HEALTHY, *OF_JOBS, "zombie_collection", "spans")
+LAZY = (*HEALTHY, *OF_JOBS, "bulk_processes", "bulks_ended", "zombie_collection", "spans")
 """What may have no values at all."""
 
 

@@ -46,6 +46,7 @@ CHECKSUMS = {
     "0031_pre_broken_processes.sql": "e68203a0a6421bbc",
     "0032_pre_pauses.sql": "83e22b1fb458055f",
     "0033_pre_process_counts.sql": "6d81e2e4f21df213",
+    "0034_pre_bulk_operations.sql": "a5bc0a71bb4dac63",
 }
 
 

@@ -26,6 +26,7 @@ from progressor.domain.processes.task import (
     TaskType,
 )
 from progressor.runtime.jobs import OVERDUE, JobControl, JobScan
+from progressor.runtime.step.bulk_steps import BulkSteps
 from progressor.runtime.step.job_steps import JobSteps, NodeNames
 from progressor.storage.jobs.jobs import Found, Jobs, Maintained, RunningJobs
 from tests.support.builders import make_key, make_process, make_success, make_task, seconds
@@ -148,7 +149,7 @@ def a_task(part: Part | None, task_type: TaskType = TaskType.INIT, **fields: obj
 
 async def handed(task: RunningTask, **answers: Any) -> RunningTask | Outcome:
     assert task.process.part is not None
-    return await JobSteps(stub(Jobs, **answers)).handed(task, task.process.part)
+    return await JobSteps(stub(Jobs, **answers), stub(BulkSteps)).handed(task, task.process.part)
 
 
 class TestLedByTheEngine:
@@ -203,7 +204,7 @@ class TestHanded:
     async def test_an_init_that_wants_results_is_told_of_its_predecessors(self) -> None:
         task, jobs = a_task(TAKES_RESULTS), stub(Jobs, inputs=(DONE,))
 
-        found = await JobSteps(jobs).handed(task, TAKES_RESULTS)
+        found = await JobSteps(jobs, stub(BulkSteps)).handed(task, TAKES_RESULTS)
 
         assert found == dataclasses.replace(task, nodes=(DONE,))
         jobs.inputs.assert_awaited_once_with(LEADER, 3, bytes_max=32 * 1024 * 1024)
@@ -238,7 +239,7 @@ class TestHanded:
     ) -> None:
         task, jobs = a_task(part, task_type), stub(Jobs)
 
-        assert await JobSteps(jobs).handed(task, part) is task
+        assert await JobSteps(jobs, stub(BulkSteps)).handed(task, part) is task
         jobs.inputs.assert_not_awaited()
         jobs.outcomes.assert_not_awaited()
 
@@ -246,7 +247,9 @@ class TestHanded:
 async def planned(task: RunningTask, *nodes: NodeSpec) -> tuple[Any, list[int]]:
     """Return the outcome of a step that starts nodes, or its action, and their ordinals."""
     action = StartNodes(nodes=nodes)
-    outcome, plan = await JobSteps(stub(Jobs)).plan(task, make_success(action), action)
+    outcome, plan = await JobSteps(stub(Jobs), stub(BulkSteps)).plan(
+        task, make_success(action), action
+    )
     if plan is None:
         return outcome, []
     assert isinstance(outcome, Succeeded)

@@ -17,6 +17,7 @@ from google.rpc import (
 from grpc_status import rpc_status
 
 from progressor.v1 import (
+    bulk_service_pb2_grpc,
     gate_service_pb2_grpc,
     job_service_pb2_grpc,
     namespace_service_pb2_grpc,
@@ -117,6 +118,7 @@ class ScriptedEngine:
     SubmitJob = GetJob = ListJobs = CancelJob = RetryJob = answer
     CreateSchedule = UpdateSchedule = GetSchedule = ListSchedules = DeleteSchedule = answer
     Remember = Extend = answer
+    PreviewBulk = StartBulk = GetBulk = StopBulk = ListBulks = ListBulkResults = answer
     PauseSchedule = ResumeSchedule = TriggerSchedule = BackfillSchedule = answer
 
 
@@ -133,6 +135,7 @@ async def scripted_engine(*script: Any) -> AsyncIterator[ScriptedEngine]:
     schedule_service_pb2_grpc.add_ScheduleServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     step_service_pb2_grpc.add_StepServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
+    bulk_service_pb2_grpc.add_BulkServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     engine.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

@@ -21,6 +21,7 @@ from progressor.sdk.client.schedules import spec_to_wire
 from progressor.sdk.transport.exchange import rpc_of
 from progressor.sdk.values.namespaces import namespace_to_wire
 from progressor.v1 import (
+    bulk_service_pb2,
     gate_service_pb2,
     job_service_pb2,
     namespace_service_pb2,
@@ -42,6 +43,7 @@ nodes: Any = nodes_pb2
 schedules: Any = schedule_service_pb2
 namespaces: Any = namespace_service_pb2
 replicas: Any = replica_service_pb2
+bulks: Any = bulk_service_pb2
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -348,6 +350,25 @@ ASKED = [
     asked("replicas.set_log_level", sdk.LogLevel.DEBUG, lasting=90, value=sdk.LogLevelChange,
           request=replicas.SetLogLevelRequest(
               level=replicas.LOG_LEVEL_DEBUG, lasting=dt.timedelta(seconds=90))),
+    asked("bulk.preview", sdk.BulkKind.RETRY, id_prefix="p", value=sdk.BulkPreview, repeated=True,
+          request=bulks.PreviewBulkRequest(
+              kind=bulks.BULK_KIND_RETRY, filter=types.ProcessFilter(id_prefix="p"))),
+    *(asked("bulk.start", sdk.BulkKind.NOTIFY, TEA, operation_id="b", reason="why", author="me",
+            rate_max=rate, failed_share_max=0.5, failed_window=9, id_prefix="p",
+            value=sdk.BulkOperation, repeated=True,
+            request=bulks.StartBulkRequest(
+                operation_id="b", kind=bulks.BULK_KIND_NOTIFY, args=b'{"item":"tea"}',
+                filter=types.ProcessFilter(id_prefix="p"), reason="why", author="me",
+                rate_max=rate, rate_unlimited=rate is None, failed_share_max=0.5,
+                failed_window=9)) for rate in (7, None)),
+    asked("bulk.get", "b", value=sdk.BulkOperation, repeated=True,
+          request=bulks.GetBulkRequest(operation_id="b")),
+    asked("bulk.stop", "b", "why", value=sdk.BulkOperation, repeated=True,
+          request=bulks.StopBulkRequest(operation_id="b", reason="why")),
+    asked("bulk.list", page_size=1, request=bulks.ListBulksRequest(page_size=1),
+          value=sdk.BulkOperation, repeated=True),
+    asked("bulk.results", "b", failed=True, page_size=1, value=sdk.BulkItem, repeated=True,
+          request=bulks.ListBulkResultsRequest(operation_id="b", failed=True, page_size=1)),
 ]
 # fmt: on
 
@@ -402,7 +423,7 @@ async def test_processes_of_all_namespaces_are_listed_together() -> None:
 
 
 def test_every_request_is_in_the_table() -> None:
-    resources = (sdk.Jobs, sdk.Gates, sdk.Schedules, sdk.Namespaces, sdk.Replicas)
+    resources = (sdk.Jobs, sdk.Gates, sdk.Schedules, sdk.Namespaces, sdk.Replicas, sdk.Bulk)
     methods = {it for it in vars(sdk.Processes) if not it.startswith("_")}
     methods |= {
         f"{of.__name__.lower()}.{it}" for of in resources for it in vars(of) if it[0] != "_"

@@ -35,6 +35,7 @@ from progressor.sdk.values.constraints import (
 )
 from progressor.sdk.values.namespaces import namespace_from_wire, namespace_to_wire
 from progressor.sdk.values.processes import read_range, timer_to_wire
+from progressor.v1 import bulk_service_pb2 as bulks
 from progressor.v1 import job_service_pb2 as jobs
 from progressor.v1 import messages_pb2 as messages
 from progressor.v1 import namespace_service_pb2 as namespaces
@@ -61,7 +62,7 @@ def nested(depth: int) -> dict[str, object]:
     return found
 
 
-FILES = (types, messages, jobs, nodes, schedules, namespaces, replicas)
+FILES = (types, messages, bulks, jobs, nodes, schedules, namespaces, replicas)
 ENUMS = {name: it for file in FILES for name, it in file.DESCRIPTOR.enum_types_by_name.items()}
 
 

@@ -1,0 +1,120 @@
+-- Applies a bulk operation to its next processes and records the result of each, in one transaction: an item without a
+-- result has not been applied, and one with a result is not applied again. So each is applied once, whatever ends the
+-- replica. p_limit: how many items. p_fails: record that the first cannot be applied.
+-- Locks: the operation, against its deletion alone; items, SKIP LOCKED; then their processes, SKIP LOCKED: no waiting, so no order is
+-- needed; what is locked is left for another call. A process with gates, a job or awaited replies needs more locks: it is
+-- applied alone, and locked as by the function of the single request. Last, the operation for the counts.
+-- Returns: a row per item that has a result now, with what that function returned.
+CREATE FUNCTION apply_bulk(LIKE own_arguments, p_operation_id text, p_limit integer, p_fails boolean)
+RETURNS TABLE (
+    namespace text, process_id text, result text, removed boolean, leads boolean, cancelled jsonb,
+    effects jsonb
+)
+BY INDEX
+SET lock_timeout = '2s'
+AS $$
+DECLARE
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_bulk     bulk_operations%ROWTYPE;
+    v_item     bulk_items%ROWTYPE;
+    v_is_alone boolean;
+    v_applied  applied_item;
+    v_last     bigint;  -- the last item with a result
+    v_next     bigint;  -- the first item without
+    v_done     integer := 0;
+    v_skipped  integer := 0;
+    v_failed   integer := 0;
+    v_window   record;
+    v_reason   text := '';
+BEGIN
+    SELECT * INTO v_bulk FROM bulk_operations o WHERE o.operation_id = p_operation_id FOR KEY SHARE;
+    IF v_bulk.state IS DISTINCT FROM 'running' THEN
+        RETURN;
+    END IF;
+    FOR v_item IN
+        SELECT i.*
+        FROM bulk_items i
+        WHERE i.operation_id = p_operation_id AND i.item >= v_bulk.next_item AND i.result IS NULL
+        ORDER BY i.operation_id, i.item
+        LIMIT p_limit
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        v_is_alone := (
+            SELECT p.is_gated OR p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.has_reply_requests
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (v_item.slot, v_item.namespace, v_item.process_id));
+        CONTINUE WHEN v_is_alone AND v_last IS NOT NULL;
+        IF p_fails THEN
+            v_applied := ('failed', 'INTERNAL', NULL, NULL, NULL, NULL, NULL)::applied_item;
+        ELSE
+            -- Null: it does not exist.
+            IF NOT v_is_alone THEN
+                PERFORM
+                FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id)
+                    = (v_item.slot, v_item.namespace, v_item.process_id)
+                FOR UPDATE SKIP LOCKED;
+                CONTINUE WHEN NOT FOUND;
+            END IF;
+            v_applied := apply_bulk_item(p_now, p_replica_id, p_starvation_timeout, v_bulk, v_item);
+        END IF;
+        UPDATE bulk_items i
+        SET result = v_applied.result, reason = v_applied.reason, ended_at = v_now,
+            task_id = coalesce(v_applied.task_id, i.task_id)
+        WHERE i.operation_id = p_operation_id AND i.item = v_item.item;
+        v_last := v_item.item;
+        v_done := v_done + (v_applied.result = 'done')::integer;
+        v_skipped := v_skipped + (v_applied.result = 'skipped')::integer;
+        v_failed := v_failed + (v_applied.result = 'failed')::integer;
+        namespace := v_item.namespace;
+        process_id := v_item.process_id;
+        result := v_applied.result;
+        removed := v_applied.removed;
+        leads := v_applied.leads;
+        cancelled := v_applied.cancelled;
+        effects := v_applied.effects;
+        RETURN NEXT;
+        EXIT WHEN v_is_alone OR p_fails;
+    END LOOP;
+
+    v_next := (
+        SELECT i.item
+        FROM bulk_items i
+        WHERE i.operation_id = p_operation_id AND i.item >= v_bulk.next_item AND i.result IS NULL
+        ORDER BY i.operation_id, i.item
+        LIMIT 1);
+    IF v_last IS NULL AND v_next IS NOT NULL THEN
+        RETURN;
+    END IF;
+    IF v_failed > 0 THEN
+        SELECT count(*) AS ended, count(*) FILTER (WHERE w.result = 'failed') AS failed
+        INTO v_window
+        FROM (
+            SELECT i.result
+            FROM bulk_items i
+            WHERE i.operation_id = p_operation_id AND i.item <= v_last AND i.result IS NOT NULL
+            ORDER BY i.operation_id DESC, i.item DESC
+            LIMIT v_bulk.failed_window
+        ) w;
+        IF v_window.ended >= v_bulk.failed_window
+            AND v_window.failed > v_bulk.failed_share_max * v_window.ended
+        THEN
+            v_reason := format('%s of the last %s failed', v_window.failed, v_window.ended);
+        END IF;
+    END IF;
+    UPDATE bulk_operations o
+    SET done_count = o.done_count + v_done, skipped_count = o.skipped_count + v_skipped,
+        failed_count = o.failed_count + v_failed, updated_at = v_now,
+        next_item = coalesce(v_next, o.matched_count + 1),
+        state = CASE
+            WHEN o.state <> 'running' THEN o.state
+            WHEN v_next IS NULL THEN 'done'
+            WHEN v_reason <> '' THEN 'stopped'
+            ELSE 'running'
+        END,
+        stop_reason = CASE WHEN o.state = 'running' AND v_next IS NOT NULL THEN v_reason ELSE o.stop_reason END,
+        ended_at = CASE
+            WHEN o.state = 'running' AND (v_next IS NULL OR v_reason <> '') THEN v_now ELSE o.ended_at END
+    WHERE o.operation_id = p_operation_id;
+END;
+$$;

@@ -1,0 +1,211 @@
+"""BulkService."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from progressor.api.calls import page_tokens
+from progressor.api.calls.filters import FILTER
+from progressor.api.calls.servicer import Servicer, reading
+from progressor.api.calls.traces import CallContext, trace_context_of
+from progressor.api.calls.validation import Id, PageSize, check_id, read_payload, text_of
+from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.views.bulk import (
+    FAILED_WINDOW_DEFAULT,
+    FAILED_WINDOW_MAX,
+    OF_BROKEN,
+    OPERATIONS,
+    RATE_DEFAULT,
+    RATE_MAX,
+    WITH_ARGS,
+    BulkItem,
+    BulkKind,
+    BulkOperation,
+    BulkRequest,
+    applicable,
+)
+from progressor.domain.views.filter import ProcessFilter
+from progressor.domain.views.process import ProcessQuery
+from progressor.v1 import bulk_service_pb2 as pb
+from progressor.v1 import types_pb2
+from progressor.wire import fields as wire
+from progressor.wire.processes import PROCESS_STATUS_TO_WIRE, fill_process
+from progressor.wire.shapes import UNSENT, Field, Shape, Violations, between, enum_numbers
+
+REASON_BYTES_MAX = 1024
+AUTHOR_BYTES_MAX = 256
+
+SAMPLE_SIZE = 10
+
+_log = logging.getLogger(__name__)
+
+_KINDS = {it: kind for kind, it in enum_numbers(BulkKind, pb.BulkKind.DESCRIPTOR).items()}
+
+
+def _kind_of(message: Any, path: str, _context: object) -> BulkKind:  # noqa: ANN401  # of two
+    kind = _KINDS.get(message.kind)
+    if kind is None:
+        wire.refuse(f"{path}kind", f"must be given and known, got {message.kind}")
+    return kind
+
+
+def _filter_of(message: Any, path: str, _context: object) -> ProcessFilter:  # noqa: ANN401  # of two
+    return FILTER.read(message.filter, f"{path}filter.")
+
+
+def _rate_of(message: pb.StartBulkRequest, path: str, _context: object) -> int | None:
+    if message.rate_unlimited:
+        return None
+    between(0, RATE_MAX)(message.rate_max, f"{path}rate_max")
+    return message.rate_max or RATE_DEFAULT
+
+
+def _window_of(message: pb.StartBulkRequest, path: str, _context: object) -> int:
+    between(0, FAILED_WINDOW_MAX)(message.failed_window, f"{path}failed_window")
+    return message.failed_window or FAILED_WINDOW_DEFAULT
+
+
+def _check(values: Mapping[str, Any], path: str, _context: object) -> None:
+    """Refuse what a kind does not take; `values` may lack fields that were refused before."""
+    violations = Violations()
+    kind, processes = values.get("kind"), values.get("filter")
+    if kind is not None and values.get("args") and kind not in WITH_ARGS:
+        violations.add(f"{path}args", f"must be empty for {kind}")
+    if kind is BulkKind.TERMINATE and not values.get("reason", "-").strip():
+        violations.add(f"{path}reason", "must not be empty for terminate")
+    if kind in OF_BROKEN and processes is not None:
+        others = [it.value for it in processes.statuses if it is not ProcessStatus.ERROR]
+        if others:
+            text = f"must be error for {kind}, got {', '.join(others)}"
+            violations.add(f"{path}filter.statuses", text)
+    if processes is not None and processes.namespace == OPERATIONS:
+        violations.add(f"{path}filter.namespace", f"must not be {OPERATIONS}")
+    violations.raise_any()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    kind: Annotated[BulkKind, Field(read=_kind_of)]
+    filter: Annotated[ProcessFilter, Field(read=_filter_of)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OperationKey:
+    operation_id: Id
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stop(OperationKey):
+    reason: Annotated[str, text_of(REASON_BYTES_MAX)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Results(OperationKey):
+    failed: bool
+    after: Annotated[int, page_tokens.BULK_ITEMS.field]
+    limit: PageSize
+
+
+def _check_stop(values: Mapping[str, Any], path: str, _context: object) -> None:
+    if not values.get("reason", "-").strip():
+        wire.refuse(f"{path}reason", "must not be empty")
+
+
+preview_from_wire = Shape(Preview, pb.PreviewBulkRequest, _check).read
+start_from_wire = Shape(
+    BulkRequest,
+    pb.StartBulkRequest,
+    _check,
+    operation_id=check_id,
+    kind=Field(read=_kind_of),
+    filter=Field(read=_filter_of),
+    args=read_payload("args"),
+    reason=text_of(REASON_BYTES_MAX),
+    author=text_of(AUTHOR_BYTES_MAX),
+    rate_max=Field(read=_rate_of),
+    failed_share_max=between(0, 1),
+    failed_window=Field(read=_window_of),
+).read
+key_from_wire = Shape(OperationKey, pb.GetBulkRequest).read
+stop_from_wire = Shape(Stop, pb.StopBulkRequest, _check_stop).read
+list_from_wire = page_tokens.BULKS.listing(pb.ListBulksRequest).read
+results_from_wire = Shape(Results, pb.ListBulkResultsRequest).read
+
+
+def _write_statuses(
+    message: types_pb2.ProcessFilter, statuses: tuple[ProcessStatus, ...], _context: object
+) -> None:
+    message.statuses.extend(PROCESS_STATUS_TO_WIRE[it] for it in statuses)
+
+
+operation_to_wire = Shape(
+    BulkOperation,
+    pb.BulkOperation,
+    filter=Shape(ProcessFilter, types_pb2.ProcessFilter, statuses=Field(write=_write_statuses)),
+    is_matching=UNSENT,
+).message
+_item_to_wire = Shape(BulkItem, pb.BulkItem).message
+
+
+class BulkServicer(Servicer):
+    """What operators do with many processes at once."""
+
+    service = pb.DESCRIPTOR.services_by_name["BulkService"]
+
+    @reading(preview_from_wire)
+    async def preview_bulk(self, asked: Preview, _: CallContext) -> pb.PreviewBulkResponse:
+        backend, processes = self._backend(), applicable(asked.kind, asked.filter)
+        await self._check_namespace(processes)
+        count, is_estimate = await backend.bulk_control.bulks.count(asked.kind, asked.filter)
+        query = ProcessQuery(filter=processes, page_size=SAMPLE_SIZE)
+        response = pb.PreviewBulkResponse(matched_count=count, is_estimate=is_estimate)
+        for process in await backend.processes.list(query):
+            fill_process(response.sample.add(), process)
+        return response
+
+    async def start_bulk(
+        self, message: pb.StartBulkRequest, context: CallContext
+    ) -> pb.StartBulkResponse:
+        request = start_from_wire(message, context=PAYLOAD_BYTES_CEILING)
+        await self._check_namespace(request.filter)
+        bulk, is_known = await self._backend().bulk_control.start(
+            request, trace_context_of(context)
+        )
+        return pb.StartBulkResponse(operation=operation_to_wire(bulk), deduplicated=is_known)
+
+    @reading(key_from_wire)
+    async def get_bulk(self, key: OperationKey, _: CallContext) -> pb.GetBulkResponse:
+        bulk = await self._backend().bulk_control.bulks.get(key.operation_id)
+        return pb.GetBulkResponse(operation=operation_to_wire(bulk))
+
+    @reading(stop_from_wire)
+    async def stop_bulk(self, asked: Stop, _: CallContext) -> pb.StopBulkResponse:
+        bulk = await self._backend().bulk_control.stop(asked.operation_id, asked.reason)
+        _log.info("bulk operation stopped", extra={"operation_id": asked.operation_id})
+        return pb.StopBulkResponse(operation=operation_to_wire(bulk))
+
+    @reading(list_from_wire)
+    async def list_bulks(
+        self, asked: page_tokens.Listing[Any], _: CallContext
+    ) -> pb.ListBulksResponse:
+        found = await self._backend().bulk_control.bulks.list(
+            after=asked.after, limit=asked.limit + 1
+        )
+        page, token = page_tokens.BULKS.page(
+            found, asked.limit, lambda it: (it.created_at, it.operation_id)
+        )
+        return pb.ListBulksResponse(operations=map(operation_to_wire, page), next_page_token=token)
+
+    @reading(results_from_wire)
+    async def list_bulk_results(self, asked: Results, _: CallContext) -> pb.ListBulkResultsResponse:
+        found = await self._backend().bulk_control.bulks.items(
+            asked.operation_id, failed=asked.failed, after=asked.after, limit=asked.limit + 1
+        )
+        page, token = page_tokens.BULK_ITEMS.page(found, asked.limit, lambda it: it.item)
+        return pb.ListBulkResultsResponse(results=map(_item_to_wire, page), next_page_token=token)
+
+    async def _check_namespace(self, processes: ProcessFilter) -> None:
+        if processes.namespace:
+            await self._backend().namespaces.lookup(processes.namespace)

@@ -1,0 +1,379 @@
+"""Commands about operations on many processes: bulk retry, repair, …, list, show, watch, stop."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import getpass
+import re
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, TypeVar
+
+from cyclopts import Group, Parameter
+from cyclopts.types import Int32
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from progressor import errors
+from progressor.cli.input.filters import FilterInput
+from progressor.cli.input.options import (
+    PAGE_MAX,
+    EngineOptions,
+    PayloadInput,
+    Scope,
+    bad_input,
+    check_limit,
+    client_of,
+    first,
+    option,
+)
+from progressor.cli.output import (
+    Column,
+    ExitCode,
+    SafeConsole,
+    duration_text,
+    facts,
+    instant_text,
+    more_note,
+    one_line,
+    print_line,
+    show,
+    status_text,
+    table,
+)
+from progressor.sdk.client.bulk import BulkItem, BulkKind, BulkOperation, BulkPreview, BulkState
+from progressor.sdk.client.client import Client
+from progressor.sdk.transport.failures import EngineUnavailableError
+from progressor.sdk.values.processes import Process
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.5
+_UNLIMITED = "unlimited"
+_RATE = re.compile("[1-9][0-9]{0,6}")
+
+Limit = Annotated[int, option("The maximum number to print.")]
+
+
+@Parameter(name="*", group=Group("Operation", sort_key=3))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BulkInput:
+    """How the operation is carried out."""
+
+    why: Annotated[str, option("Why, for the record; for terminate, the reason of each end.")] = ""
+    rate: Annotated[str, option(f"Processes per second, or {_UNLIMITED}.")] = "100"
+    failed_share: Annotated[
+        float, option("Stop when more than this share of the last results are failures.")
+    ] = 0.1
+    failed_window: Annotated[Int32, option("How many results are looked at for that.")] = 100
+    id: Annotated[str | None, option("The id of the operation; a random one by default.")] = None
+    yes: Annotated[bool, option("Start without asking.")] = False
+    dry_run: Annotated[bool, option("Only print what matches.")] = False
+    detach: Annotated[bool, option("Do not wait for the end.")] = False
+
+    @property
+    def rate_max(self) -> int | None:
+        if self.rate == _UNLIMITED:
+            return None
+        if not _RATE.fullmatch(self.rate):
+            raise bad_input("--rate", f"must be 1 to 9,999,999 or {_UNLIMITED}, got {self.rate!r}")
+        return int(self.rate)
+
+
+_OPERATIONS: Mapping[str, Column[BulkOperation]] = {
+    "operation": lambda it: one_line(it.operation_id),
+    "kind": lambda it: _words(it.kind),
+    "state": lambda it: it.state.value,
+    "matched": lambda it: f"{it.matched_count:,}",
+    "done": lambda it: f"{it.done_count:,}",
+    "skipped": lambda it: f"{it.skipped_count:,}",
+    "failed": lambda it: f"{it.failed_count:,}",
+    "created": lambda it: instant_text(it.created_at),
+    "by": lambda it: one_line(it.author),
+    "why": lambda it: one_line(it.reason),
+}
+_ITEMS: Mapping[str, Column[BulkItem]] = {
+    "": lambda it: str(it.item),
+    "namespace": lambda it: it.namespace,
+    "process": lambda it: one_line(it.process_id),
+    "result": lambda it: it.result.value,
+    "reason": lambda it: it.reason,
+    "task": lambda it: "" if it.task_id is None else str(it.task_id),
+    "at": lambda it: instant_text(it.ended_at),
+}
+_SAMPLE: Mapping[str, Column[Process]] = {
+    "namespace": lambda it: it.namespace,
+    "process": lambda it: one_line(it.process_id),
+    "status": lambda it: status_text(it.status),
+    "status since": lambda it: instant_text(it.status_changed_at),
+    "detail": lambda it: one_line(it.detail),
+}
+
+
+async def retry(
+    *,
+    processes: FilterInput = FilterInput(),
+    how: BulkInput = BulkInput(),
+    scope: Scope = Scope(),
+) -> ExitCode:
+    """Run the task that broke each matching process again.
+
+    Prints how many processes match, and asks before it starts; Ctrl-C leaves it running.
+    """
+    return await _run(BulkKind.RETRY, processes, how, scope)
+
+
+async def simple_repair(
+    *,
+    processes: FilterInput = FilterInput(),
+    how: BulkInput = BulkInput(),
+    scope: Scope = Scope(),
+) -> ExitCode:
+    """Repair each matching process without its processor."""
+    return await _run(BulkKind.SIMPLE_REPAIR, processes, how, scope)
+
+
+async def repair(
+    *,
+    processes: FilterInput = FilterInput(),
+    payload: PayloadInput = PayloadInput(),
+    how: BulkInput = BulkInput(),
+    scope: Scope = Scope(),
+) -> ExitCode:
+    """Repair each matching process by its processor."""
+    return await _run(BulkKind.REPAIR, processes, how, scope, payload.payload())
+
+
+async def notify(
+    *,
+    processes: FilterInput = FilterInput(),
+    payload: PayloadInput = PayloadInput(),
+    how: BulkInput = BulkInput(),
+    scope: Scope = Scope(),
+) -> ExitCode:
+    """Run a call on each matching process without waiting for its answer."""
+    return await _run(BulkKind.NOTIFY, processes, how, scope, payload.payload())
+
+
+async def cancel(
+    *,
+    processes: FilterInput = FilterInput(),
+    how: BulkInput = BulkInput(),
+    scope: Scope = Scope(),
+) -> ExitCode:
+    """Cancel the task that runs, or else the one that comes first, of each matching process."""
+    return await _run(BulkKind.CANCEL, processes, how, scope)
+
+
+async def terminate(
+    *,
+    processes: FilterInput = FilterInput(),
+    how: BulkInput = BulkInput(),
+    scope: Scope = Scope(),
+) -> ExitCode:
+    """End each matching process, and keep its record."""
+    if not how.why.strip():
+        raise bad_input("--why", "must be given: it is the reason of each end")
+    return await _run(BulkKind.TERMINATE, processes, how, scope)
+
+
+async def remove(
+    *,
+    processes: FilterInput = FilterInput(),
+    how: BulkInput = BulkInput(),
+    scope: Scope = Scope(),
+) -> ExitCode:
+    """Delete each matching process."""
+    return await _run(BulkKind.REMOVE, processes, how, scope)
+
+
+async def list_operations(*, limit: Limit = 100, options: EngineOptions = EngineOptions()) -> None:
+    """Print the operations, newest first."""
+    check_limit(limit)
+    async with client_of(options) as client:
+        found, more = await first(limit, client.bulk.list(page_size=min(PAGE_MAX, limit + 1)))
+    document = {"operations": found, "more": more}
+    show(document, table(_OPERATIONS, found), *more_note(limit, more=more), as_json=options.json)
+
+
+async def show_operation(operation_id: str, /, *, options: EngineOptions = EngineOptions()) -> None:
+    """Print an operation and its progress."""
+    async with client_of(options) as client:
+        bulk = await client.bulk.get(operation_id)
+    show(bulk, _facts(bulk), as_json=options.json)
+
+
+async def watch(operation_id: str, /, *, options: EngineOptions = EngineOptions()) -> ExitCode:
+    """Watch an operation until it ends; the exit code is 0 if it is done and nothing failed."""
+    async with client_of(options) as client:
+        bulk = await _watched(client, await client.bulk.get(operation_id), options)
+    return _end(bulk, options)
+
+
+async def stop(
+    operation_id: str,
+    /,
+    *,
+    why: Annotated[str, option("Why, for the record.")] = "stopped from the command line",
+    options: EngineOptions = EngineOptions(),
+) -> None:
+    """Stop an operation; processes that it has changed stay as they are."""
+    async with client_of(options) as client:
+        bulk = await client.bulk.stop(operation_id, why)
+    show(bulk, _facts(bulk), as_json=options.json)
+
+
+async def results(
+    operation_id: str,
+    /,
+    *,
+    failed: Annotated[bool, option("Only the failed.")] = False,
+    limit: Limit = 100,
+    options: EngineOptions = EngineOptions(),
+) -> None:
+    """Print the processes of an operation, each with its result."""
+    check_limit(limit)
+    async with client_of(options) as client:
+        listing = client.bulk.results(
+            operation_id, failed=failed, page_size=min(PAGE_MAX, limit + 1)
+        )
+        found, more = await first(limit, listing)
+    document = {"results": found, "more": more}
+    show(document, table(_ITEMS, found), *more_note(limit, more=more), as_json=options.json)
+
+
+async def _run(
+    kind: BulkKind, processes: FilterInput, how: BulkInput, scope: Scope, args: bytes = b""
+) -> ExitCode:
+    rate_max, wanted = how.rate_max, processes.options(scope.namespace)
+    async with client_of(scope) as client:
+        if how.dry_run or not how.yes:
+            preview = await client.bulk.preview(kind, **wanted)
+            if how.dry_run:
+                show(preview, *_preview(kind, preview, rate_max), as_json=scope.json)
+                return ExitCode.DONE
+            if scope.json or not sys.stdin.isatty():
+                raise bad_input("--yes", "must be given where nobody can be asked")
+            show(preview, *_preview(kind, preview, rate_max), as_json=False)
+            answer = await asyncio.to_thread(input, "Start? [y/N] ")
+            if answer.strip().lower() not in {"y", "yes"}:
+                return ExitCode.FAILED
+        bulk = await client.bulk.start(
+            kind,
+            args,
+            operation_id=how.id,
+            reason=how.why,
+            author=_author(),
+            rate_max=rate_max,
+            failed_share_max=how.failed_share,
+            failed_window=how.failed_window,
+            **wanted,
+        )
+        if how.detach:
+            show(bulk, _facts(bulk), as_json=scope.json)
+            return ExitCode.DONE
+        bulk = await _watched(client, bulk, scope)
+    return _end(bulk, scope)
+
+
+async def _watched(client: Client, bulk: BulkOperation, options: EngineOptions) -> BulkOperation:
+    """Return an operation when it has ended; draw its progress on a terminal."""
+    console = SafeConsole(stderr=True, highlight=False)
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]}"), TimeRemainingColumn(),
+        console=console, disable=not console.is_terminal or options.json,
+    )  # fmt: skip
+    try:
+        with progress:
+            bar = progress.add_task(_words(bulk.kind), total=None, failed="")
+            while not bulk.has_ended:
+                await asyncio.sleep(_LOOK_SECONDS)
+                bulk = await _patiently(client.bulk.get, bulk.operation_id, options.timeout)
+                progress.update(
+                    bar,
+                    total=None if bulk.state is BulkState.MATCHING else bulk.matched_count,
+                    completed=bulk.ended_count,
+                    failed=f"{bulk.failed_count:,} failed" if bulk.failed_count else "",
+                )
+    except asyncio.CancelledError:
+        operation_id = bulk.operation_id
+        sys.stderr.write(
+            f"\noperation {operation_id} continues\n"
+            f"  watch it: progressor bulk watch {operation_id}\n"
+            f"  stop it:  progressor bulk stop {operation_id}\n"
+        )
+        raise
+    return bulk
+
+
+async def _patiently(look: Callable[[str], Awaitable[T]], operation_id: str, seconds: float) -> T:
+    """Return an operation; while the engine is unavailable, look again for so many seconds."""
+    loop = asyncio.get_running_loop()
+    gives_up_at = loop.time() + seconds
+    while loop.time() < gives_up_at:
+        with contextlib.suppress(
+            EngineUnavailableError, errors.StorageUnavailableError, errors.ShuttingDownError
+        ):
+            return await look(operation_id)
+        await asyncio.sleep(_LOOK_SECONDS)
+    return await look(operation_id)
+
+
+def _end(bulk: BulkOperation, options: EngineOptions) -> ExitCode:
+    show(bulk, _facts(bulk), as_json=options.json)
+    if bulk.failed_count and not options.json:
+        print_line(f"failed processes: progressor bulk results --failed {bulk.operation_id}")
+    is_done = bulk.state is BulkState.DONE and not bulk.failed_count
+    return ExitCode.DONE if is_done else ExitCode.FAILED
+
+
+def _preview(kind: BulkKind, preview: BulkPreview, rate_max: int | None) -> list[RenderableType]:
+    count = f"{'about ' if preview.is_estimate else ''}{preview.matched_count:,}"
+    noun = "process matches" if preview.matched_count == 1 else "processes match"
+    shown: list[RenderableType] = [f"{_words(kind)}: {count} {noun}"]
+    if rate_max is not None and preview.matched_count:
+        seconds = preview.matched_count / rate_max
+        shown.append(f"takes about {_rounded(seconds)} at {rate_max:,} per second")
+    if preview.sample:
+        shown += ["", table(_SAMPLE, preview.sample), ""]
+    return shown
+
+
+def _rounded(seconds: float) -> str:
+    return duration_text(dt.timedelta(seconds=max(1, round(seconds))))
+
+
+def _facts(bulk: BulkOperation) -> RenderableType:
+    return facts(
+        {
+            "operation": one_line(bulk.operation_id),
+            "kind": _words(bulk.kind),
+            "state": bulk.state.value,
+            "because": one_line(bulk.stop_reason),
+            "matched": f"{bulk.matched_count:,}",
+            "done": f"{bulk.done_count:,}",
+            "skipped": f"{bulk.skipped_count:,}" if bulk.skipped_count else "",
+            "failed": f"{bulk.failed_count:,}" if bulk.failed_count else "",
+            "rate": _UNLIMITED if bulk.rate_max is None else f"{bulk.rate_max:,} per second",
+            "by": one_line(bulk.author),
+            "why": one_line(bulk.reason),
+            "created": instant_text(bulk.created_at),
+            "ended": instant_text(bulk.ended_at),
+        }
+    )
+
+
+def _words(kind: BulkKind) -> str:
+    return kind.value.replace("_", " ")
+
+
+def _author() -> str:
+    """Return user@host; the parts that the system does not know are left out."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = ""
+    return f"{user}@{socket.gethostname()}"[:200]

@@ -1,0 +1,41 @@
+-- name: read_bulk
+-- Reads bulk operations: one, or a page, newest first. The state is that of its process where that has failed, or
+-- was ended by someone. Locks: none.
+SELECT o.operation_id, o.kind,
+    CASE
+        WHEN o.ended_at IS NOT NULL THEN o.state
+        WHEN p.status = 'finished' THEN 'stopped'
+        WHEN p.status = 'error' THEN 'failed'
+        ELSE o.state
+    END AS state,
+    o.filter, o.reason, o.author, o.rate_max, o.failed_share_max, o.failed_window,
+    CASE
+        WHEN o.ended_at IS NULL THEN coalesce(p.end_reason, p.detail, '') ELSE o.stop_reason
+    END AS stop_reason,
+    o.created_at, o.updated_at, coalesce(o.ended_at, p.finished_at) AS ended_at, o.matched_count, o.done_count, o.skipped_count,
+    o.failed_count, o.state = 'matching' AS is_matching
+FROM progressor.bulk_operations o
+LEFT JOIN progressor.processes p
+    ON p.namespace = %(namespace)s AND p.process_id = o.operation_id AND p.slot = o.slot
+WHERE (%(operation_id)s::text IS NULL OR o.operation_id = %(operation_id)s)
+    AND (%(before_at)s::timestamptz IS NULL
+        OR (o.created_at, o.operation_id COLLATE "C") < (%(before_at)s, %(before_id)s::text))
+ORDER BY o.created_at DESC, o.operation_id COLLATE "C" DESC
+LIMIT %(limit)s
+
+-- name: stop_bulk
+-- Stops a bulk operation that has not ended. Locks: the operation.
+UPDATE progressor.bulk_operations
+SET state = 'stopped', stop_reason = %(reason)s, ended_at = coalesce(%(now)s, clock_timestamp()),
+    updated_at = coalesce(%(now)s, clock_timestamp())
+WHERE operation_id = %(operation_id)s AND ended_at IS NULL
+
+-- name: list_items
+-- Pages through the processes of a bulk operation in their order; `failed`: only the failed. Locks: none.
+SELECT item, namespace, process_id, coalesce(result, 'pending') AS result, coalesce(reason, '') AS reason,
+    task_id, ended_at
+FROM progressor.bulk_items
+WHERE operation_id = %(operation_id)s AND item > %(after)s
+    AND (NOT %(failed)s::boolean OR result = 'failed')
+ORDER BY operation_id, item
+LIMIT %(limit)s
