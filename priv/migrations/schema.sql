@@ -26,6 +26,8 @@ CREATE SEQUENCE progressor.lease_tokens AS bigint;
 
 CREATE SEQUENCE progressor.message_ids AS bigint;
 
+CREATE SEQUENCE progressor.new_failures_failure_number_seq AS bigint;
+
 CREATE SEQUENCE progressor.replica_ids AS bigint;
 
 CREATE SEQUENCE progressor.task_ids AS bigint;
@@ -94,6 +96,23 @@ CREATE TABLE progressor.events (
     autovacuum_vacuum_insert_scale_factor=0.05,
     autovacuum_analyze_scale_factor=0.05,
     autovacuum_freeze_min_age=0
+);
+
+CREATE TABLE progressor.failures (
+    namespace text NOT NULL,
+    failure_id text NOT NULL,
+    reason text NOT NULL,
+    message text NOT NULL,
+    task_type progressor.task_type,
+    release text NOT NULL,
+    first_seen_at timestamp with time zone NOT NULL,
+    last_seen_at timestamp with time zone NOT NULL,
+    failure_count bigint NOT NULL,
+    sample_process_id text NOT NULL,
+    CONSTRAINT failures_pkey PRIMARY KEY (namespace, failure_id),
+    CONSTRAINT failures_failure_count_check CHECK ((failure_count > 0))
+) WITH (
+    fillfactor=50
 );
 
 CREATE TABLE progressor.gate_holders (
@@ -355,6 +374,25 @@ CREATE TABLE progressor.namespaces (
     CONSTRAINT namespaces_name_check CHECK ((name ~ '^[a-z0-9._-]{1,64}$'::text)),
     CONSTRAINT namespaces_pause_check CHECK ((((paused_at IS NULL) = (pause_reason IS NULL)) AND ((paused_at IS NULL) = (pause_author IS NULL)) AND ((paused_at IS NOT NULL) OR (NOT refuses_requests)))),
     CONSTRAINT namespaces_revision_check CHECK ((revision >= 1))
+);
+
+CREATE TABLE progressor.new_failures (
+    failure_number bigint NOT NULL,
+    namespace text NOT NULL,
+    failure_id text NOT NULL,
+    reason text NOT NULL,
+    message text NOT NULL,
+    task_type progressor.task_type,
+    release text NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    failure_count bigint NOT NULL,
+    process_id text NOT NULL,
+    CONSTRAINT new_failures_pkey PRIMARY KEY (failure_number),
+    CONSTRAINT new_failures_failure_count_check CHECK ((failure_count > 0))
+) WITH (
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_cost_delay=0
 );
 
 CREATE TABLE progressor.orders (

@@ -39,6 +39,7 @@ from progressor.runtime.upkeep.counts import CountScan
 from progressor.runtime.upkeep.pauses import PauseWatch
 from progressor.runtime.upkeep.scans import (
     QUEUES_INTERVAL,
+    FailureScan,
     QueueScan,
     RetentionScan,
     forget_namespaces,
@@ -66,6 +67,7 @@ from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
+from progressor.storage.steps.failures import Failures
 from progressor.storage.steps.messages import Messages
 from progressor.storage.steps.step_writes import StepWrites
 from progressor.telemetry.instruments import Labels
@@ -222,6 +224,7 @@ class Wiring:
             bulk_control=BulkControl(
                 bulks=Bulks(self._front), namespaces=self.namespaces, effects=self._effects
             ),
+            failures=Failures(self._front),
         )
 
     def _build_gauges(self) -> None:
@@ -352,6 +355,7 @@ class Wiring:
             watch=self._status,
         )  # fmt: skip
         counts = CountScan(counts=Counts(self._scan, self._dsn), context=context)
+        failures = FailureScan(failures=Failures(self._scan), namespaces=self.namespaces)
         scans = {
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),
@@ -364,6 +368,7 @@ class Wiring:
             "retention": (retention.scan, scanner.retention_interval),
             "queues": (queues.scan, QUEUES_INTERVAL),
             "counts": (counts.scan, scanner.interval),
+            "failures": (failures.scan, QUEUES_INTERVAL),
         }
         return [
             group.create_task(

@@ -1238,6 +1238,131 @@ class ListResponse(_message.Message):
 Global___ListResponse: _TypeAlias = ListResponse  # noqa: Y015
 
 @_typing.final
+class ListFailuresRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    FAILURE_ID_FIELD_NUMBER: _builtins.int
+    BROKEN_ONLY_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty: all namespaces."""
+    failure_id: _builtins.str
+    """Only the group with this id (Process.failure_id). Empty: all."""
+    broken_only: _builtins.bool
+    """If true, only groups with a process that is in error now."""
+    page_size: _builtins.int
+    """Groups per page, 1 .. 1,000. 0: 100."""
+    page_token: _builtins.str
+    """From ListFailuresResponse.next_page_token. Empty: from the first. A group whose counts change between
+    two pages may be on both or on neither.
+    """
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        failure_id: _builtins.str = ...,
+        broken_only: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_only", b"broken_only", "failure_id", b"failure_id", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailuresRequest: _TypeAlias = ListFailuresRequest  # noqa: Y015
+
+@_typing.final
+class ListFailuresResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAILURES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailureGroup]: ...
+    def __init__(
+        self,
+        *,
+        failures: _abc.Iterable[Global___FailureGroup] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailuresResponse: _TypeAlias = ListFailuresResponse  # noqa: Y015
+
+@_typing.final
+class FailureGroup(_message.Message):
+    """Failures that have the same cause, as far as can be seen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    FAILURE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TASK_TYPE_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    FIRST_SEEN_AT_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_AT_FIELD_NUMBER: _builtins.int
+    FAILURE_COUNT_FIELD_NUMBER: _builtins.int
+    BROKEN_COUNT_FIELD_NUMBER: _builtins.int
+    SAMPLE_PROCESS_ID_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    failure_id: _builtins.str
+    """12 hex digits. ProcessFilter.failure_id finds the broken processes of the group."""
+    reason: _builtins.str
+    """As Process.failure_reason."""
+    message: _builtins.str
+    """The message with * for what differs between two failures, at most 200 characters. Empty for processes
+    that were stopped from outside, such as the nodes of a cancelled job.
+    """
+    task_type: _types_pb2.TaskType.ValueType
+    """The type of the task that broke the processes. Unspecified: no task did."""
+    release: _builtins.str
+    """The release that the processor announces. Empty: none."""
+    failure_count: _builtins.int
+    """How often it has broken a process, including those that were retried and broke again."""
+    broken_count: _builtins.int
+    """The number of its processes that are in error now. 100,000: at least that many."""
+    sample_process_id: _builtins.str
+    """One of its processes: one that is in error, if there is one; otherwise it may be removed by now."""
+    @_builtins.property
+    def first_seen_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def last_seen_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        failure_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+        task_type: _types_pb2.TaskType.ValueType = ...,
+        release: _builtins.str = ...,
+        first_seen_at: _timestamp_pb2.Timestamp | None = ...,
+        last_seen_at: _timestamp_pb2.Timestamp | None = ...,
+        failure_count: _builtins.int = ...,
+        broken_count: _builtins.int = ...,
+        sample_process_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_seen_at", b"first_seen_at", "last_seen_at", b"last_seen_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_count", b"broken_count", "failure_count", b"failure_count", "failure_id", b"failure_id", "first_seen_at", b"first_seen_at", "last_seen_at", b"last_seen_at", "message", b"message", "namespace", b"namespace", "reason", b"reason", "release", b"release", "sample_process_id", b"sample_process_id", "task_type", b"task_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailureGroup: _TypeAlias = FailureGroup  # noqa: Y015
+
+@_typing.final
 class AwaitTaskRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -101,6 +101,11 @@ class ProcessServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.ListRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_process__service__pb2.ListResponse.FromString,
                 _registered_method=True)
+        self.ListFailures = channel.unary_unary(
+                '/progressor.v1.ProcessService/ListFailures',
+                request_serializer=progressor_dot_v1_dot_process__service__pb2.ListFailuresRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_process__service__pb2.ListFailuresResponse.FromString,
+                _registered_method=True)
         self.AwaitTask = channel.unary_unary(
                 '/progressor.v1.ProcessService/AwaitTask',
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskRequest.SerializeToString,
@@ -237,6 +242,18 @@ class ProcessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFailures(self, request, context):
+        """Pages through the groups of failures that have broken processes: those with most broken processes
+        first, then those seen last. Failures of one namespace are one group if they have the same reason,
+        the same type of task, the same release of the processor, and the same message but for what differs
+        between two failures: numbers, ids, instants, what is quoted, paths. The engine keeps 10,000 groups; of
+        more, those without a broken process go first, then those not seen for longest in the namespaces with
+        most groups.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AwaitTask(self, request, context):
         """Waits for a task, and ends as the request that created it would have ended.
         """
@@ -331,6 +348,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.ListRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_process__service__pb2.ListResponse.SerializeToString,
+            ),
+            'ListFailures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFailures,
+                    request_deserializer=progressor_dot_v1_dot_process__service__pb2.ListFailuresRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_process__service__pb2.ListFailuresResponse.SerializeToString,
             ),
             'AwaitTask': grpc.unary_unary_rpc_method_handler(
                     servicer.AwaitTask,
@@ -701,6 +723,33 @@ class ProcessService(object):
             '/progressor.v1.ProcessService/List',
             progressor_dot_v1_dot_process__service__pb2.ListRequest.SerializeToString,
             progressor_dot_v1_dot_process__service__pb2.ListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFailures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ProcessService/ListFailures',
+            progressor_dot_v1_dot_process__service__pb2.ListFailuresRequest.SerializeToString,
+            progressor_dot_v1_dot_process__service__pb2.ListFailuresResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -128,6 +128,14 @@ class ProcessServiceStub:
     """
     List: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]
     """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+    ListFailures: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.ListFailuresRequest, _process_service_pb2.ListFailuresResponse]
+    """Pages through the groups of failures that have broken processes: those with most broken processes
+    first, then those seen last. Failures of one namespace are one group if they have the same reason,
+    the same type of task, the same release of the processor, and the same message but for what differs
+    between two failures: numbers, ids, instants, what is quoted, paths. The engine keeps 10,000 groups; of
+    more, those without a broken process go first, then those not seen for longest in the namespaces with
+    most groups.
+    """
     AwaitTask: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]
     """Waits for a task, and ends as the request that created it would have ended."""
     AwaitProcess: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]
@@ -206,6 +214,14 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """
     List: _aio.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]  # type: ignore[assignment]
     """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+    ListFailures: _aio.UnaryUnaryMultiCallable[_process_service_pb2.ListFailuresRequest, _process_service_pb2.ListFailuresResponse]  # type: ignore[assignment]
+    """Pages through the groups of failures that have broken processes: those with most broken processes
+    first, then those seen last. Failures of one namespace are one group if they have the same reason,
+    the same type of task, the same release of the processor, and the same message but for what differs
+    between two failures: numbers, ids, instants, what is quoted, paths. The engine keeps 10,000 groups; of
+    more, those without a broken process go first, then those not seen for longest in the namespaces with
+    most groups.
+    """
     AwaitTask: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]  # type: ignore[assignment]
     """Waits for a task, and ends as the request that created it would have ended."""
     AwaitProcess: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitProcessRequest, _process_service_pb2.AwaitProcessResponse]  # type: ignore[assignment]
@@ -359,6 +375,20 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.ListResponse, _abc.Awaitable[_process_service_pb2.ListResponse]]:
         """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+
+    @_abc_1.abstractmethod
+    def ListFailures(
+        self,
+        request: _process_service_pb2.ListFailuresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_process_service_pb2.ListFailuresResponse, _abc.Awaitable[_process_service_pb2.ListFailuresResponse]]:
+        """Pages through the groups of failures that have broken processes: those with most broken processes
+        first, then those seen last. Failures of one namespace are one group if they have the same reason,
+        the same type of task, the same release of the processor, and the same message but for what differs
+        between two failures: numbers, ids, instants, what is quoted, paths. The engine keeps 10,000 groups; of
+        more, those without a broken process go first, then those not seen for longest in the namespaces with
+        most groups.
+        """
 
     @_abc_1.abstractmethod
     def AwaitTask(

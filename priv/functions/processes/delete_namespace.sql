@@ -37,6 +37,8 @@ BEGIN
     -- Its gates have no holders, since it has no processes.
     DELETE FROM gates g WHERE g.namespace = p_name;
     DELETE FROM orders o WHERE o.namespace = p_name;
+    -- Rows of new_failures that are left are dropped when they are added up.
+    DELETE FROM failures f WHERE f.namespace = p_name;
     DELETE FROM schedule_runs f
     USING schedules s
     WHERE s.namespace COLLATE "C" = p_name

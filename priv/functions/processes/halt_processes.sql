@@ -17,6 +17,7 @@ DECLARE
     v_gated   process_key[];
     v_halted  halted;
     v_changes status_change[];
+    v_broken  record;
 BEGIN
     WITH wanted AS MATERIALIZED (
         SELECT h.*, CASE WHEN p.status = 'error' THEN p.corrupted_by END AS broken_by,
@@ -113,13 +114,22 @@ BEGIN
         ) h
         WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
             AND p.status <> p_status
-        RETURNING p.namespace, p.previous_status, p.status
+        RETURNING p.namespace, p.process_id, p.previous_status, p.status, p.failure_reason
     )
-    SELECT array_agg((m.namespace, m.previous_status, m.status)::status_change)
-    INTO v_changes
+    SELECT array_agg((m.namespace, m.previous_status, m.status)::status_change) AS changes,
+        array_agg(m.namespace) FILTER (WHERE m.failure_reason IS NOT NULL) AS namespaces,
+        array_agg(m.process_id) FILTER (WHERE m.failure_reason IS NOT NULL) AS ids,
+        array_agg(m.failure_reason) FILTER (WHERE m.failure_reason IS NOT NULL) AS reasons
+    INTO v_broken
     FROM moved m;
+    v_changes := v_broken.changes;
     IF v_changes IS NOT NULL THEN
         PERFORM count_changes(v_changes);
+    END IF;
+    IF v_broken.ids IS NOT NULL THEN
+        PERFORM note_failures(
+            v_broken.namespaces, v_broken.ids, array_fill(p_now, ARRAY[cardinality(v_broken.ids)]),
+            v_broken.reasons, NULL);
     END IF;
     PERFORM forget_memos(p_key);
 

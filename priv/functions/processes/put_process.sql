@@ -108,6 +108,11 @@ BEGIN
         );
     END IF;
 
+    IF v_broken_at IS NOT NULL THEN
+        PERFORM note_failures(
+            ARRAY[p_namespace], ARRAY[p_process_id], ARRAY[v_broken_at], ARRAY['IMPORTED'], ARRAY[p_failure]);
+    END IF;
+
     IF p_timers IS NOT NULL THEN
         PERFORM insert_timers(v_now, p_replica_id, ARRAY(
             SELECT c

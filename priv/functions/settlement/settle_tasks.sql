@@ -547,6 +547,14 @@ BEGIN
         END IF;
     END IF;
 
+    IF p_failure IS NOT NULL THEN
+        PERFORM note_failures(
+            array_agg(s.namespace), array_agg(s.process_id), array_agg(v_now),
+            array_agg(p_error_reason[s.item]), array_agg(p_failure[s.item]))
+        FROM unnest(v_steps) AS s
+        WHERE s.outcome = 'break';
+    END IF;
+
     RETURN QUERY
     UPDATE tasks t
     SET status = CASE s.outcome

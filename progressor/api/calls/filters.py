@@ -20,7 +20,7 @@ def check_failure_id(value: str, field: str) -> None:
         wire.refuse(field, f"must be 12 hex digits, got {wire.shown(value)}")
 
 
-def _if_given(check: Any) -> Any:  # noqa: ANN401  # a check of any value
+def if_given(check: Any) -> Any:  # noqa: ANN401  # a check of any value
     return lambda value, field: check(value, field) if value else None
 
 
@@ -43,9 +43,9 @@ FILTER = Shape(
     ProcessFilter,
     types_pb2.ProcessFilter,
     _check_spans,
-    namespace=_if_given(check_namespace_name),
+    namespace=if_given(check_namespace_name),
     statuses=any_of(ProcessStatus, "statuses"),
-    failure_id=_if_given(check_failure_id),
+    failure_id=if_given(check_failure_id),
     failure_reason=text_of(REASON_BYTES_MAX),
-    id_prefix=_if_given(check_id),
+    id_prefix=if_given(check_id),
 )

@@ -122,6 +122,17 @@ def _dated(*readers: Callable[[str], str]) -> Callable[[str], tuple[Any, ...]]:
     return key_of
 
 
+def _failure_text(key: tuple[int, dt.datetime, str]) -> str:
+    broken_count, *dated = key
+    return f"{broken_count}/{_dated_text(tuple(dated))}"
+
+
+def _failure_key(text: str) -> tuple[int, dt.datetime, str]:
+    broken_count, dated = text.split("/", 1)
+    seen_at, failure_id = _dated(_key_of)(dated)
+    return _id_of(broken_count), seen_at, failure_id
+
+
 TASKS = PageTokens(letter="t", first=0, text_of=str, key_of=_id_of)
 REPLICAS = PageTokens(letter="r", first=0, text_of=str, key_of=_id_of)
 NAMESPACES = PageTokens(letter="n", first="", text_of=str, key_of=_name_of)
@@ -129,6 +140,9 @@ GATES = PageTokens(letter="g", first="", text_of=str, key_of=_key_of)
 SCHEDULES = PageTokens(letter="s", first="", text_of=str, key_of=_key_of)
 PROCESSES: PageTokens[Any] = PageTokens(
     letter="p", first=None, text_of=_dated_text, key_of=_dated(_name_of, _key_of)
+)
+FAILURES: PageTokens[Any] = PageTokens(
+    letter="f", first=None, text_of=_failure_text, key_of=_failure_key
 )
 JOBS: PageTokens[Any] = PageTokens(
     letter="j", first=None, text_of=_dated_text, key_of=_dated(_key_of)

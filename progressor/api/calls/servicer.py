@@ -33,6 +33,7 @@ from progressor.storage.processes.processes import Processes
 from progressor.storage.replicas.queues import Activities
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.schedules.schedules import Schedules
+from progressor.storage.steps.failures import Failures
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.logs.level import Level
 
@@ -154,6 +155,7 @@ class Backend:
     activities: Activities
     running_steps: RunningSteps
     bulk_control: BulkControl
+    failures: Failures
 
 
 class Servicer:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from progressor.api.calls import page_tokens
-from progressor.api.calls.filters import FILTER
+from progressor.api.calls.filters import FILTER, check_failure_id, if_given
 from progressor.api.calls.validation import (
     PAGE_SIZE,
     Key,
     PageSize,
     check_id,
+    check_namespace_name,
     check_not_reserved,
     read_key,
     read_payload,
@@ -26,6 +27,7 @@ from progressor.domain.processes.intent import TIMERS_MAX, SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.bulk import OPERATIONS
+from progressor.domain.views.failure import FailureQuery
 from progressor.domain.views.process import ProcessQuery
 from progressor.domain.views.wait import Cause
 from progressor.v1 import process_service_pb2 as pb
@@ -198,10 +200,20 @@ _LISTING = Shape(
     causes=Field(read=_causes_of),
 )
 
+_FAILURES = Shape(
+    FailureQuery,
+    pb.ListFailuresRequest,
+    namespace=if_given(check_namespace_name),
+    failure_id=if_given(check_failure_id),
+    page_size=PAGE_SIZE,
+    before=page_tokens.FAILURES.field,
+)
+
 get_from_wire = Shape(Reading, pb.GetRequest).read
 termination_from_wire = Shape(Termination, pb.TerminateRequest).read
 trace_from_wire = Shape(Tracing, pb.TraceRequest).read
 list_from_wire = _LISTING.read
+failures_from_wire = _FAILURES.read
 
 
 def put_from_wire(

@@ -13,7 +13,8 @@ from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.message import RefusedMessage
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views import why
+from progressor.domain.views import failure, why
+from progressor.domain.views.failure import FailureGroup
 from progressor.domain.views.process import (
     AwaitedReply,
     HistoryPage,
@@ -247,6 +248,14 @@ def list_to_wire(page: ProcessPage) -> pb.ListResponse:
     if next_before is not None:
         response.next_page_token = page_tokens.PROCESSES.write(place_of(next_before))
     return response
+
+
+_failure_to_wire = Shape(FailureGroup, pb.FailureGroup).message
+
+
+def failures_to_wire(groups: Sequence[FailureGroup], *, page_size: int) -> pb.ListFailuresResponse:
+    page, token = page_tokens.FAILURES.page(groups, page_size, failure.place_of)
+    return pb.ListFailuresResponse(failures=map(_failure_to_wire, page), next_page_token=token)
 
 
 def _fill_listed(message: types_pb2.Process, listed: Listed) -> None:

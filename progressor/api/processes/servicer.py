@@ -1,5 +1,6 @@
 """ProcessService: each method decodes, asks a collaborator, encodes."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from progressor.api.processes.requests import Admitted, NamedTask, Reading, Term
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.failure import FailureQuery
 from progressor.domain.views.process import HistoryPage, ProcessQuery, ProcessView
 from progressor.v1 import process_service_pb2 as pb
 from progressor.wire import processes as process_wire
@@ -111,6 +113,13 @@ class ProcessServicer(Servicer):
     @reading(requests.list_from_wire)
     async def list(self, query: ProcessQuery, _: CallContext) -> pb.ListResponse:
         return responses.list_to_wire(await self._backend().processes.page(query))
+
+    @reading(requests.failures_from_wire)
+    async def list_failures(self, query: FailureQuery, _: CallContext) -> pb.ListFailuresResponse:
+        # One more than requested shows whether there is a next page.
+        wanted = dataclasses.replace(query, page_size=query.page_size + 1)
+        found = await self._backend().failures.list(wanted)
+        return responses.failures_to_wire(found, page_size=query.page_size)
 
     async def await_task(
         self, message: pb.AwaitTaskRequest, context: CallContext

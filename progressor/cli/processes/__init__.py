@@ -1,1 +1,1 @@
-"""Commands about processes: start, call, get, why, trace, list, put, remove and the rest."""
+"""Commands about processes: start, call, get, why, list, failures, put, remove and the rest."""

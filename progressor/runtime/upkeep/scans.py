@@ -16,6 +16,7 @@ from progressor.storage.processes.results import Results
 from progressor.storage.replicas.queues import QueueWatch
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
+from progressor.storage.steps.failures import Failures
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 
@@ -74,6 +75,21 @@ class RetentionScan:
                     await self.retention.delete_old_tasks(
                         slot, namespace.name, age=age, limit=limit
                     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FailureScan:
+    """Adds up failures, and groups processes that a release before the groups has broken."""
+
+    failures: Failures
+    namespaces: Namespaces
+
+    async def scan(self) -> None:
+        for _ in range(BATCHES_MAX):
+            if not await self.failures.add():
+                break
+        for namespace in self.namespaces.known():
+            await self.failures.group(namespace.name)
 
 
 class QueueScan:

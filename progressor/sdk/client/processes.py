@@ -14,6 +14,7 @@ from progressor.sdk.client.resource import (
     blocking,
     exchange,
     iterated,
+    listing,
     listing_of,
     sent,
 )
@@ -336,6 +337,33 @@ class Processes(Resource[Connection]):
         )
         return listing_of(self, request, values.read_process, "processes", options.get("timeout"))
 
+    @iterated
+    def failures(
+        self,
+        *,
+        failure_id: str = "",
+        broken_only: bool = False,
+        all_namespaces: bool = False,
+        page_size: int = 100,
+        **options: Unpack[RequestOptions],
+    ) -> Listing[values.FailureGroup]:
+        """Iterate over the groups of failures, those with most broken processes first.
+
+        Args:
+            failure_id: Only the group with this id, as in `Process.failure_id`.
+            broken_only: Only groups with a process that is in error now.
+            all_namespaces: The groups of all namespaces.
+            page_size: Groups per request, 1 to 1,000.
+            options: See `RequestOptions`.
+        """
+        request = pb.ListFailuresRequest(
+            failure_id=failure_id, broken_only=broken_only, page_size=page_size
+        )
+        listed = listing(self, request, values.read_failure, "failures", **options)
+        if all_namespaces:
+            request.namespace = ""
+        return listed
+
     @sent
     def await_task(
         self,
@@ -462,6 +490,7 @@ class SyncProcesses(Resource[BlockingConnection]):
     remove = blocking(Processes.remove)
     trace = blocking(Processes.trace)
     list = blocking(Processes.list)
+    failures = blocking(Processes.failures)
     cancel = blocking(Processes.cancel)
     await_task = blocking(Processes.await_task)
     terminate = blocking(Processes.terminate)

@@ -200,6 +200,30 @@ class Process(Generic[Decoded]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failures of one namespace with the same reason, message, type of task and release.
+
+    In ``message``, ``*`` stands for what differs between two failures. ``task_type`` UNSPECIFIED:
+    no task broke the processes. ``release`` is that of the processor; "": it announced none.
+    ``failure_count`` is how often a process was broken, ``broken_count`` how many processes of the
+    group are in error now; 100,000: at least that many. ``sample_process_id`` is one of these, or
+    else one that may be gone.
+    """
+
+    namespace: str
+    failure_id: str
+    reason: str
+    message: str
+    task_type: TaskType
+    release: str
+    first_seen_at: dt.datetime
+    last_seen_at: dt.datetime
+    failure_count: int
+    broken_count: int
+    sample_process_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """A recorded event; ``event_id`` counts from 1 without gaps within its process."""
 
@@ -524,6 +548,7 @@ _SNAPSHOT: Shape[Snapshot[Any], pb.GetResponse] = Shape(
 read_wait = _WAIT.read
 read_receipt = Shape(Receipt, pb.NotifyResponse).read  # also of Put and SubmitJob: the same fields
 read_process = _PROCESS.read
+read_failure = Shape(FailureGroup, pb.FailureGroup).read
 read_snapshot = _SNAPSHOT.read
 read_task_reply = _TASK_REPLY.read
 read_retried = Shape(Retried, pb.RetryResponse).read

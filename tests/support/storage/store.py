@@ -66,7 +66,7 @@ TABLES = (
     "gated", "gates", "gate_holders", "gate_queues", "orders", "jobs", "job_nodes", "schedules",
     "schedule_runs", "held", "memos",
     "messages", "refused_messages", "reply_requests",
-    "orphans",
+    "orphans", "failures", "new_failures",
 )  # fmt: skip
 
 Dump = Mapping[str, Sequence[tuple[Any, ...]]]

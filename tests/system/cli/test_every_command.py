@@ -41,6 +41,7 @@ COMMANDS = [
     "why -n orders p",
     "trace p",
     "list",
+    "failures",
     "put p",
     "terminate p --reason why",
     "result p",

@@ -47,6 +47,7 @@ CHECKSUMS = {
     "0032_pre_pauses.sql": "83e22b1fb458055f",
     "0033_pre_process_counts.sql": "6d81e2e4f21df213",
     "0034_pre_bulk_operations.sql": "a5bc0a71bb4dac63",
+    "0035_pre_failures.sql": "bc3611480aecebb9",
 }
 
 

@@ -82,6 +82,10 @@ def listing(**fields: Any) -> Any:
     return requests.list_from_wire(pb.ListRequest(filter=types.ProcessFilter(**listed), **own))
 
 
+def failures(**fields: Any) -> Any:
+    return requests.failures_from_wire(pb.ListFailuresRequest(**fields))
+
+
 def named(**fields: Any) -> requests.NamedTask:
     return requests.task_from_wire(pb.CancelRequest(**PROCESS | fields))
 
@@ -277,6 +281,9 @@ REFUSED: list[tuple[Callable[..., object], dict[str, Any], str]] = [
         ({}, "task"), ({"task_id": 0}, "task_id"), ({"idempotency_key": ""}, "idempotency_key"))),
     *((read, {"page_size": it}, "page_size") for it in (-1, 1001) for read in (trace, listing)),
     *((read, {"page_token": it}, "page_token") for it in TOKENS for read in (trace, listing)),
+    *((failures, {name: value}, name) for name, value in (
+        ("namespace", "Orders"), ("failure_id", "0123456789abc"), ("page_size", 1001),
+        ("page_token", page_tokens.encode("f", "1/another/1")))),
     (listing, {"causes": [11, 0, 99]}, "causes[1] causes[2]"),
     (listing, {"created_from": timestamp_pb2.Timestamp(seconds=2), "created_to": PAST},
      "filter.created_to"),

@@ -257,6 +257,9 @@ ASKED = [
                   broken_from=NOON, broken_to=NOON + DAY, id_prefix="order-"),
               causes=[types.WAIT_CAUSE_GATE], page_size=2),
           value=sdk.Process, repeated=True),
+    asked("failures", failure_id="0123456789ab", broken_only=True, page_size=2,
+          request=pb.ListFailuresRequest(failure_id="0123456789ab", broken_only=True, page_size=2),
+          value=sdk.FailureGroup, repeated=True),
     *(ask for task in ({"task_id": 0}, {"idempotency_key": "k"}) for ask in (
         asked("await_task", "p", **task, request=pb.AwaitTaskRequest(process_id="p", **task),
               answer=pb.AwaitTaskResponse(task_id=9, type=types.TASK_TYPE_INIT, response=b"true"),
@@ -416,10 +419,15 @@ async def test_a_request_can_name_another_namespace(case: Asked) -> None:
 
 
 async def test_processes_of_all_namespaces_are_listed_together() -> None:
-    async with scripted_engine(pb.ListResponse()) as engine, Client(engine.address) as client:
+    script = pb.ListResponse(), pb.ListFailuresResponse()
+    async with scripted_engine(*script) as engine, Client(engine.address) as client:
         assert [it async for it in client.list(all_namespaces=True)] == []
+        assert [it async for it in client.failures(all_namespaces=True)] == []
 
-    assert engine.requests == [pb.ListRequest(filter=types.ProcessFilter(), page_size=100)]
+    assert engine.requests == [
+        pb.ListRequest(filter=types.ProcessFilter(), page_size=100),
+        pb.ListFailuresRequest(page_size=100),
+    ]
 
 
 def test_every_request_is_in_the_table() -> None:
