@@ -264,4 +264,5 @@ def _failed(failure: processor_service_pb2.Failure) -> Failed:
         retryable=code in failures.RETRYABLE_CODES and not too_large,
         retry_after=retry_after,
         unreachable=code in failures.UNREACHABLE_CODES and not too_large,
+        release=failures.clean_text(failure.release, failures.RELEASE_BYTES_MAX),
     )

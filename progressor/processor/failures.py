@@ -56,6 +56,7 @@ REQUEST_BYTES_ASSUMED = 4 * 1024 * 1024
 
 TEXT_BYTES_MAX = 4096
 REASON_BYTES_MAX = 256
+RELEASE_BYTES_MAX = 64
 
 RETRY_AFTER_MAX = dt.timedelta(days=30)
 """How long a processor may ask not to be asked again."""

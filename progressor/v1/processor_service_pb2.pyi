@@ -836,6 +836,7 @@ class Failure(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """google.rpc.Code, 1 .. 16. 0: UNKNOWN. UNKNOWN (2) and ABORTED (10) are retried by the
     namespace's policy. UNAVAILABLE (14), RESOURCE_EXHAUSTED (8), UNIMPLEMENTED (12) and
@@ -845,6 +846,10 @@ class Failure(_message.Message):
     message: _builtins.str
     reason: _builtins.str
     """Compared with the policy's non_retryable_reasons."""
+    release: _builtins.str
+    """The release of the processor, such as "1.4.2" or a commit. Failures that break processes are
+    grouped by it; see ProcessService.ListFailures. Truncated to 64 bytes.
+    """
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration:
         """Not before this long from now, where the failure is retried."""
@@ -856,10 +861,11 @@ class Failure(_message.Message):
         message: _builtins.str = ...,
         reason: _builtins.str = ...,
         retry_after: _duration_pb2.Duration | None = ...,
+        release: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "reason", b"reason", "retry_after", b"retry_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "reason", b"reason", "release", b"release", "retry_after", b"retry_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -115,7 +115,8 @@ class Failed:
 
     ``retryable``: another attempt may help; the policy decides. ``unreachable``: the processor was
     not asked, or refused to begin: the attempt does not count, the policy is not asked, and the
-    next one comes after ``retry_after``. ``sent`` False: no target was connected.
+    next one comes after ``retry_after``. ``sent`` False: no target was connected. ``release`` is
+    the processor's, if it says so.
     """
 
     code: int
@@ -125,6 +126,7 @@ class Failed:
     retry_after: dt.timedelta | None = None
     unreachable: bool = False
     sent: bool = True
+    release: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

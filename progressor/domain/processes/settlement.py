@@ -82,11 +82,13 @@ class Break:
     """The task ends in error and breaks its process, with its whole job if it ``fails_job``.
 
     What was acknowledged on the process is held until it comes back; cancelled if ``cancels``.
+    ``release`` is that of the processor whose step failed, if known.
     """
 
     error: TaskError
     fails_job: bool = False
     cancels: bool = False
+    release: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +191,10 @@ def _settle_failure(
         attempts = "1 attempt" if task.attempt == 1 else f"{task.attempt} attempts"
         error = dataclasses.replace(error, message=f"{error.message}, {attempts}")
     alone = failed.retryable and namespace.exhausted_call_fails_alone
-    return _give_up(task, error, namespace, alone=alone)
+    settlement = _give_up(task, error, namespace, alone=alone)
+    if isinstance(settlement, Break) and failed.release:
+        return dataclasses.replace(settlement, release=failed.release)
+    return settlement
 
 
 def _settle_loss(task: LeasedTask, namespace: Namespace, options: JobOptions) -> Settlement:

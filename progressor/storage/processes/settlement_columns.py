@@ -143,10 +143,14 @@ def _error_columns(batch: Sequence[_Item]) -> Columns:
 
 
 def _failure(entry: _Item) -> bytes | None:
-    if not isinstance(entry.settlement, Break):
+    settlement = entry.settlement
+    if not isinstance(settlement, Break):
         return None
     return failure_text(
-        entry.settlement.error.message, entry.key.process_id, task_type=entry.task_type
+        settlement.error.message,
+        entry.key.process_id,
+        task_type=entry.task_type,
+        release=settlement.release,
     )
 
 

@@ -22,7 +22,7 @@ SOON = RetryPolicy(
 
 def faulty(error: Exception, *, failures: int) -> Processor[Any]:
     """Return a processor whose calls raise an error in the first attempts."""
-    processor: Processor[Any] = Processor("faulty")
+    processor: Processor[Any] = Processor("faulty", release="1.4.2")
 
     @processor.init
     def begin(_step: Step[Any]) -> None: ...
@@ -72,6 +72,25 @@ async def test_a_handler_that_always_raises_breaks_after_the_last_attempt_and_fa
 
         task = (await client.trace("p")).tasks[-1]
         assert (task.status, task.attempt_count) == (TaskStatus.ERROR, attempts)
+        (group,) = [it async for it in client.failures()]
+        (process,) = [it async for it in client.list()]
+        assert (group.release, group.broken_count, group.failure_id) == (
+            "1.4.2", 1, process.failure_id,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("release", "error", "message"),
+    [
+        (1.4, TypeError, "processor 'faulty': release must be a str, got 1.4"),
+        ("x" * 65, ValueError, "processor 'faulty': release must be at most 64 bytes, got 65"),
+    ],
+)
+async def test_a_release_is_a_short_text(
+    release: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"^{message}$"):
+        Processor("faulty", release=release)
 
 
 async def test_ten_attempts_are_the_default() -> None:
