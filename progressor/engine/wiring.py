@@ -253,7 +253,7 @@ class Wiring:
         paused = dict(self.namespaces.pauses.names)
         others = [it.name for it in self.namespaces.known() if it.name not in paused]
         names = [*paused, *others][:QUEUES_MAX]
-        return [((name,), name in paused) for name in names]
+        return [((name,), float(name in paused)) for name in names]
 
     def _writes_waiting(self) -> list[Waiting]:
         writes = (self._admissions, self._settlements, self._step_writes)

@@ -6,7 +6,6 @@ reader takes data from its own instruments only. All values are cumulative since
 started. While the collector is unavailable, there is one warning a minute.
 """
 
-import contextlib
 import datetime as dt
 import logging
 import threading
@@ -40,6 +39,8 @@ EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 
 LAST_PUSH_SECONDS = 3.0
 """Timeout of the last push, so that an unavailable collector does not hold up the drain."""
+
+_log = logging.getLogger(__name__)
 
 _SCOPE = InstrumentationScope("progressor", progressor.__version__)
 _WARN_SECONDS = 60.0
@@ -100,9 +101,13 @@ class Push:
                 started_at=self._started_at,
                 now=self._clock.now(),
             )
-            # `stop` closes the channel under a push that takes too long.
-            with contextlib.suppress(ValueError):
+            try:
                 self._exporter.export(data)
+            except ValueError:
+                # `stop` closes the channel under a push that takes too long.
+                pass
+            except Exception:  # noqa: BLE001  # a value that it cannot encode must not end all pushes
+                _log.exception("metrics not pushed")
 
 
 class OnceAMinute(logging.Filter):

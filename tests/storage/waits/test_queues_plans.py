@@ -79,7 +79,9 @@ async def test_no_more_is_read_than_is_counted(own_database: str, analyze: bool)
         reads = await reads_of(connection, ManualClock(), count)
 
     each = 2 * COUNT_MAX
-    assert {table: it.sequential for table, it in reads.items() if it.sequential} == {}
+    sequential = {table for table, it in reads.items() if it.sequential}
+    # Of these all rows are read, and there are few: that is no search.
+    assert sequential <= {"namespaces", "process_counts", "process_count_state"}
     # Those that are available, the retries, the init tasks, and one that tells that there are any.
     assert reads["gated"].by_index <= (CAUSES + 3) * each + 2
     assert reads["gate_queues"].by_index <= each + 2

@@ -312,11 +312,11 @@ def test_list_filters_and_says_where_it_was_cut(engine: ScriptedEngine, cli: Cli
     assert [it["process_id"] for it in document["processes"]] == ["order-0", "order-1"]
     assert document["more"]
     (request,) = engine.requests
-    assert list(request.statuses) == [
+    assert list(request.filter.statuses) == [
         types_pb2.PROCESS_STATUS_ERROR,
         types_pb2.PROCESS_STATUS_INIT,
     ]
-    assert request.created_from == _at(0)
+    assert request.filter.created_from == _at(0)
     assert "order-2" in cli("list").out
 
 
@@ -332,7 +332,7 @@ def test_list_without_a_namespace_is_of_all_and_names_each(
     monkeypatch.setenv("PROGRESSOR_NAMESPACE", "carts")
     cli("list")
 
-    assert [it.namespace for it in engine.requests] == ["", "orders", "carts"]
+    assert [it.filter.namespace for it in engine.requests] == ["", "orders", "carts"]
     assert [line.split()[0] for line in of_all.out.splitlines()] == ["namespace", "carts", "orders"]
     assert of_one.out.split()[0] == "process"
 

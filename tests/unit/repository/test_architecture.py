@@ -33,6 +33,7 @@ BROAD_CATCHERS = {
     "sdk/testing/snapshots.py": "names each state on which the user's code raises an error",
     "sdk/processor/streaming.py": "turns a bug in one step of a stream into its answer",
     "storage/commit/group_read.py": "what is raised for a batch that is read costs one item",
+    "telemetry/metrics/otlp.py": "a value that the exporter cannot encode costs one push",
     "telemetry/traces/span_queue.py": "a bug of the exporter costs one batch",
 }
 TASKS_WITHOUT_GROUP = {

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COUNT = 40
 GET, LIST, FIRST, FACTS = (
-    '"read_processes"(', 'ORDER BY namespace COLLATE "C"', '"read_waits"(', "AS now) moment",
+    '"read_processes"(', '"list_processes"(', '"read_waits"(', "AS now) moment",
 )  # fmt: skip
 # What a replica does at all times: heartbeats, the depth of the queues, each minute retention and
 # the upkeep of jobs; where a pool opens another connection, its settings and whether it can write.
