@@ -282,6 +282,15 @@ async def recovery(env: JobEnv) -> None:
     process_of = "WHERE namespace = %s AND process_id = %s"
     async with env.under('"recover_jobs"('):
         with env.observer.transaction():
+            env.observer.execute(
+                """
+                INSERT INTO progressor.process_counts (namespace, status_before, process_count)
+                SELECT namespace, status, 1
+                FROM progressor.processes
+                WHERE namespace = %s AND process_id = %s
+                """,
+                [env.namespace, f"{job_id}/a"],
+            )
             for table in ("running", "schedule", "tasks", "processes"):
                 env.observer.execute(
                     f"DELETE FROM progressor.{table} {process_of}".encode(),  # noqa: S608  ours
