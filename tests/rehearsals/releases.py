@@ -19,7 +19,10 @@ from tests.support.engine.replica import serving
 FROM_VARIABLE = "REHEARSE_FROM"
 """The commit to upgrade from; else the last tag, or the last commit with fewer migrations."""
 
-_PORTS = range(30_000, 32_000)
+# A range for each worker of pytest-xdist: a replica that is killed is started again at its port,
+# which another rehearsal must not have taken meanwhile.
+_FIRST_PORT = 30_000 + 100 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_PORTS = range(_FIRST_PORT, _FIRST_PORT + 100)
 _PACKED = ("progressor", "priv", "proto")
 
 SETTINGS: Mapping[str, str] = {"server.drain_timeout_seconds": "5", "log.format": "json"}
