@@ -27,6 +27,7 @@ from progressor.cli.namespaces.files import (
 )
 from progressor.cli.namespaces.namespaces import config_of, table_of
 from progressor.cli.output import ExitCode, print_line, show
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.settings.config import load_namespaces
 
@@ -92,7 +93,7 @@ async def apply(
     """
     wanted = [config_of(it) for it in load_namespaces(file)]
     async with client_of(engine) as client:
-        stored = {it.name: it async for it in client.namespaces.list(page_size=PAGE_MAX)}
+        stored = {it.name: it for it in await _list(client)}
         plans = [_plan(it, stored.get(it.name)) for it in wanted]
         others = sorted(stored.keys() - {it.name for it in wanted})
         pending = [it for it in plans if it.action != "keep"]
@@ -118,12 +119,17 @@ async def export(*names: str, engine: EngineOptions = EngineOptions()) -> None:
         if names:
             found = [await client.namespaces.get(name) for name in dict.fromkeys(names)]
         else:
-            found = [it async for it in client.namespaces.list(page_size=PAGE_MAX)]
+            found = await _list(client)
     if engine.json:
         show({"namespaces": {it.name: short_table(it) for it in found}}, as_json=True)
         return
     for line in toml_of(found).split("\n"):
         print_line(line)
+
+
+async def _list(client: "Client") -> list[NamespaceConfig]:
+    """Return the namespaces that a file can have: all but the engine's own."""
+    return [it async for it in client.namespaces.list(page_size=PAGE_MAX) if it.name != OPERATIONS]
 
 
 def _plan(wanted: NamespaceConfig, found: NamespaceConfig | None) -> _Plan:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from grpc import StatusCode
 
 from progressor.cli.main import main
+from progressor.sdk import BulkKind, Client
 from progressor.v1 import namespace_service_pb2 as pb
 from tests.support.api.scripted_engine import Cli, Ended, Refusal, ScriptedEngine
 from tests.support.engine.replica import Replica, running_replica
@@ -47,11 +48,14 @@ def ask(fresh: Replica, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]
 
 
 async def test_a_file_is_applied_once_and_exported_as_it_is(
-    ask: Callable[..., Any], tmp_path: Path
+    ask: Callable[..., Any], fresh: Replica, tmp_path: Path
 ) -> None:
+    """The namespace that the engine made for itself is not in any file."""
     file = tmp_path / "namespaces.toml"
     file.write_text(FILE)
     await ask("create", "other", "--target", "h:9")
+    async with Client(fresh.address, namespace="other") as client:
+        await client.bulk.start(BulkKind.REMOVE, id_prefix="none")
 
     tried = await ask("apply", str(file), "--dry-run", "--json")
     first = await ask("apply", str(file), "--yes")
@@ -61,6 +65,8 @@ async def test_a_file_is_applied_once_and_exported_as_it_is(
     exported = tmp_path / "exported.toml"
     exported.write_text((await ask("export", "carts", "orders")).out)
     fourth = await ask("apply", str(exported), "--json")
+    exported.write_text((await ask("export")).out)
+    all_of_them = await ask("apply", str(exported), "--json")
 
     assert [it["action"] for it in tried.document["namespaces"]] == ["create", "create"]
     assert [it["state"] for it in tried.document["namespaces"]] == ["planned", "planned"]
@@ -95,7 +101,9 @@ async def test_a_file_is_applied_once_and_exported_as_it_is(
             ],
             "not_in_file": ["other"],
         }
-    assert [it.code for it in (tried, first, second, third, fourth)] == [0] * 5
+    assert [it["name"] for it in all_of_them.document["namespaces"]] == ["carts", "orders", "other"]
+    assert all_of_them.document["not_in_file"] == []
+    assert [it.code for it in (tried, first, second, third, fourth, all_of_them)] == [0] * 6
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
