@@ -38,11 +38,9 @@ async def env(replica: Replica) -> AsyncIterator[Env]:
 
 
 async def ended(client: Client, bulk: BulkOperation) -> BulkOperation:
-    async with asyncio.timeout(60):
-        while not bulk.has_ended:
-            await asyncio.sleep(0.05)
-            bulk = await client.bulk.get(bulk.operation_id)
-    return bulk
+    """Return an operation at its end, which is that of its process."""
+    await client.result(bulk.operation_id, namespace=OPERATIONS, timeout=60)
+    return await client.bulk.get(bulk.operation_id)
 
 
 async def results(client: Client, bulk: BulkOperation, **which: bool) -> dict[str, tuple[str, str]]:
