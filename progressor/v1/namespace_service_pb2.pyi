@@ -540,7 +540,7 @@ class PauseNamespaceRequest(_message.Message):
     REFUSE_REQUESTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     reason: _builtins.str
-    """Why, for whoever finds tasks that wait. 1 .. 1,024 bytes."""
+    """Why the namespace is paused, shown with the tasks that wait. 1 .. 1,024 bytes."""
     author: _builtins.str
     """Who pauses it, at most 256 bytes."""
     refuse_requests: _builtins.bool

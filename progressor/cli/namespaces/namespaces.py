@@ -105,7 +105,7 @@ async def list_namespaces(*, engine: EngineOptions = EngineOptions()) -> None:
 
 async def pause(
     *names: str,
-    reason: Annotated[str, option("Why, for whoever finds tasks that wait.")],
+    reason: Annotated[str, option("Why the namespace is paused, shown with the tasks that wait.")],
     author: Annotated[str | None, option("Who pauses; your login name by default.")] = None,
     refuse: Annotated[
         bool, option("Refuse Start, Call and Notify instead of admitting them to wait.")

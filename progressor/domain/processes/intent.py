@@ -14,7 +14,7 @@ STEP_TIMEOUT = "STEP_TIMEOUT"
 """The reason of a step that ran past its timeout."""
 
 TIMERS_MAX = 32
-"""Timers of a process. ``priv/functions/timers/insert_timers.sql`` has the same bound."""
+"""Timers of a process; ``insert_timers.sql`` has the same bound."""
 
 TIMER_NAME_BYTES_MAX = 64
 

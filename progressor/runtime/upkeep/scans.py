@@ -44,7 +44,8 @@ class RetentionScan:
     """One round of deleting, in small batches.
 
     Each round looks for old tasks in some slots only, so that none reads a large part of the table.
-    In a paused namespace nothing is deleted: whoever restored a backup may want to see all of it.
+    In a paused namespace nothing is deleted: an operator who has restored a backup may want to see
+    all of it.
     """
 
     retention: Retention

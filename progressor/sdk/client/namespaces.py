@@ -103,7 +103,7 @@ class Namespaces(Resource[Connection]):
 
         Args:
             name: The namespace.
-            reason: Why, for whoever finds tasks that wait; 1 to 1,024 bytes.
+            reason: Why the namespace is paused, shown with the tasks that wait; 1 to 1,024 bytes.
             author: Who pauses it, at most 256 bytes.
             refuse: Refuse Start, Call and Notify with `NamespacePausedError` instead of admitting
                 them.

@@ -325,7 +325,7 @@ class Processes:
         return found.task_id, gate_effects(found.effects) | Effects(cancelled=ended)
 
     async def recover(self, key: ProcessKey, *, retries: bool) -> tuple[Recovery, Effects]:
-        """Bring a broken process back; see priv/functions/processes/recover_process.sql."""
+        """Bring a broken process back; see recover_process.sql."""
         [found] = await self._context.call(self._recover_process, key, retries=retries)
         recovery = Recovery(verdict=Verdict(found.verdict), task_id=found.task_id)
         return recovery, gate_effects(found.effects)

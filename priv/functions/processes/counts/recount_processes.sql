@@ -1,5 +1,5 @@
 -- Counts all processes and corrects process_counts by the differences. One statement reads both, so it sees one
--- snapshot: whoever commits later has counted what he changes. Reads the whole table of processes.
+-- snapshot: a transaction that commits later counts its own changes. Reads the whole table of processes.
 -- p_interval: until the next scan, if the counts are exact from now on. Otherwise the next one follows after a minute,
 -- or fifty times as long as this one took.
 -- Locks: an advisory lock, against a second scan at the same time; process_count_state in the end.
