@@ -112,7 +112,7 @@ class QueueScan:
         metrics.queue_oldest_age.read_from(self._ages)
         metrics.processes.read_from(
             lambda: [
-                ((it.namespace, status), getattr(it, f"{status}_process_count"))
+                ((it.namespace, status.value), getattr(it, f"{status}_process_count"))
                 for it in self._last
                 for status in ProcessStatus
             ]

@@ -169,6 +169,17 @@ async def reached(asking: Asking) -> None:
         await asking.channels.give_back(taken)
 
 
+async def lost(asking: Asking) -> None:
+    """Wait until the channel has noticed that the processor is gone: what is sent before that
+    may have reached it."""
+    async with asyncio.timeout(10):
+        taken = await asking.channels.take(asking.namespace)
+        ready = grpc.ChannelConnectivity.READY
+        if taken.channel.get_state() is ready:
+            await taken.channel.wait_for_state_change(ready)
+        await asking.channels.give_back(taken)
+
+
 class TestDraining:
     async def test_lets_steps_in_hand_end_and_sends_the_next_by_another_stream(
         self, processor: ScriptedProcessor, asking: Asking
@@ -223,6 +234,7 @@ class TestNotOffered:
         processor.streaming = False
         await asking.ask()
         await processor.stop()
+        await lost(asking)
         processor.streaming = True
         away = await asking.ask()
         assert isinstance(away, Failed)
