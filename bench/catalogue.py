@@ -22,6 +22,7 @@ from bench.questions import (
     mutex,
     notify,
     open_loop,
+    operate,
     raw,
     reads,
     replicas,
@@ -58,7 +59,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
         open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules, messages,
+        schedules, messages, operate,
     )
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from bench.cpu import busy_seconds, cpu_seconds
+from bench.filling.plan import Plan
 from bench.measurement import Turn
 from bench.parts.percentiles import curve
 from bench.peers import Peer
@@ -63,6 +64,15 @@ class Stretch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """A database of its own, filled by a plan, and an engine that serves it."""
+
+    dsn: str
+    plan: Plan
+    engine: Peer
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
     engines: list[Peer]
     """The engine under test first; there may be more."""
@@ -82,6 +92,8 @@ class Env:
     profiler: Profiler | None
     engine_beside: Callable[..., AbstractAsyncContextManager[Peer]]
     """Runs another engine on the same database, with more settings; it is called by its address."""
+    populated: Callable[[Plan], AbstractAsyncContextManager[Population]]
+    """Fills a database beside it; its processes are the streaming processor's."""
 
     @property
     def postgres(self) -> str:

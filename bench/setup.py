@@ -1,5 +1,6 @@
 """Sets up the environment (a database, the parts, the namespaces) and removes it afterwards."""
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -13,7 +14,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from bench.env import Env
+from bench.env import Env, Population
+from bench.filling.load import fill
+from bench.filling.plan import Plan
 from bench.peers import Peer, spawned, started
 from bench.profiling import Profiler
 
@@ -80,6 +83,7 @@ async def open_env(setting: Setting) -> AsyncIterator[Env]:
             database=database,
             profiler=Profiler(engine.pid, dsn) if setting.profile else None,
             engine_beside=functools.partial(_engine_beside, engines, dsn),
+            populated=functools.partial(_populated, engines, dsn, stream),
         )
 
 
@@ -91,6 +95,16 @@ async def _engine_beside(engines: list[Peer], dsn: str, *more: str) -> AsyncIter
             yield engine
         finally:
             engines.remove(engine)
+
+
+@contextlib.asynccontextmanager
+async def _populated(
+    engines: list[Peer], dsn: str, processor: Peer, plan: Plan
+) -> AsyncIterator[Population]:
+    async with _database_at(dsn) as own:
+        await asyncio.to_thread(fill, own, plan, processor=processor.address)
+        async with _engine_beside(engines, own) as engine:
+            yield Population(dsn=own, plan=plan, engine=engine)
 
 
 async def _namespace(client: Peer, engine: Peer, processor: Peer) -> str:

@@ -13,11 +13,13 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from bench.filling.plan import Plan
+from bench.filling.plan import FAILURES, Plan
 from bench.filling.rows import COLUMNS, Rows, numbers_by_slot
 from bench.filling.templates import HEADER, TRAILER
+from progressor.domain.processes.task import TaskType
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
+from progressor.storage.rows.documents import failure_text
 
 _LANES: Sequence[Sequence[str]] = (("tasks",), ("events", "processes", "schedule"))
 """Tables loaded one after the other, in as many connections: about the same work in each."""
@@ -53,6 +55,15 @@ _RESERVE_IDS: LiteralString = """
     SELECT setval('progressor.task_ids', nextval('progressor.task_ids') + %(count)s) - %(count)s,
         setval('progressor.lease_tokens', greatest(
             nextval('progressor.lease_tokens'), (SELECT last_value FROM progressor.task_ids)))"""
+
+_MAKE_FAILURE_ID: LiteralString = "SELECT {}.make_failure_id(%s, %s, %s)"
+_NOTE_FAILURES: LiteralString = """
+    SELECT {}.note_failures(
+        array_agg(p.namespace), array_agg(p.process_id), array_agg(p.broken_at),
+        array_agg(p.failure_reason), array_agg(%(failure)s::json))
+    FROM progressor.processes p
+    WHERE p.namespace = %(namespace)s AND p.failure_reason = %(reason)s AND p.detail IS NOT NULL
+        AND p.process_id ^@ %(prefix)s"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +103,11 @@ def fill(conninfo: str, plan: Plan, *, processor: str = "127.0.0.1:1") -> Loaded
         ]:
             lane.result()
     with _timed(spent, "counts"), psycopg.connect(conninfo, autocommit=True) as connection:
-        recount = sql.SQL("SELECT {}.recount_processes(NULL, '1 day')")
-        connection.execute(recount.format(sql.Identifier(Functions().schema)))
+        connection.execute(_calling("SELECT {}.recount_processes(NULL, '1 day')"))
+        for reason, message in FAILURES:
+            named = {"namespace": plan.namespace, "prefix": f"{plan.prefix}-", "reason": reason}
+            note = {"failure": _failure_json(message), **named}
+            connection.execute(_calling(_NOTE_FAILURES), note)
     return Loaded(
         rows=sum(map(rows.row_count, COLUMNS)),
         seconds=time.monotonic() - begun,
@@ -113,7 +127,25 @@ def _prepare(
     now = connection.execute("SELECT now()").fetchone()
     assert now is not None, "a SELECT without FROM has a row"
     moment: dt.datetime = now[0]
-    return Rows(plan=plan, slots=slots, first_task_id=row[0], now=moment)
+    failure_ids = [
+        str(row[0])
+        for reason, message in FAILURES
+        for row in connection.execute(
+            _calling(_MAKE_FAILURE_ID), (plan.namespace, reason, _failure_json(message))
+        )
+    ]
+    return Rows(
+        plan=plan, slots=slots, first_task_id=row[0], failure_ids=failure_ids, now=moment
+    )  # fmt: skip
+
+
+def _calling(statement: LiteralString) -> sql.Composed:
+    """Return a statement that calls a function of this release."""
+    return sql.SQL(statement).format(sql.Identifier(Functions().schema))
+
+
+def _failure_json(message: str) -> str:
+    return failure_text(message, "", task_type=TaskType.CALL).decode()
 
 
 def _load_lane(

@@ -6,7 +6,8 @@ them:
     0 .. callable_count - 1      running, waiting for calls; the last `timer_count` of them have a
                                  timer in some weeks
     .. then due_count            running, with a timer that is due
-    .. then                      finished, and broken
+    .. then                      finished
+    .. then                      broken, by the failures of `FAILURES` in turn
 
 Each has three tasks and three events. The order of creation is a different one.
 """
@@ -14,9 +15,16 @@ Each has three tasks and three events. The order of creation is a different one.
 import dataclasses
 import datetime as dt
 import math
+from collections.abc import Sequence
+
+FAILURES: Sequence[tuple[str, str]] = (
+    ("PAYMENT_FAILED", "the payment provider answered 402"),
+    ("OUT_OF_STOCK", "the warehouse has no such article"),
+    ("CARRIER_UNAVAILABLE", "the carrier did not answer within 30 s"),
+)
+"""The reasons and messages of what breaks processes."""
 
 _SHARE_FINISHED = 0.05
-_SHARE_BROKEN = 0.05
 _SHARE_TIMED = 0.1
 
 
@@ -31,6 +39,7 @@ class Plan:
     """From the beginning of the load until the first of the due timers is due."""
     long_event_count: int = 0
     """Events of one more process, `<prefix>-long`, each of its own task; 0: no such process."""
+    broken_share: float = 0.05
     namespace: str = "filled"
     prefix: str = "filled"
     seed: int = 1
@@ -53,7 +62,7 @@ class Plan:
 
     @property
     def broken_count(self) -> int:
-        return round(_SHARE_BROKEN * self.process_count)
+        return round(self.broken_share * self.process_count)
 
     @property
     def running_count(self) -> int:

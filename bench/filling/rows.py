@@ -12,7 +12,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
-from bench.filling.plan import Plan
+from bench.filling.plan import FAILURES, Plan
 from bench.filling.templates import FIELD, INT8, KEY, Field, field, int4, int8, jsonb, key_fields
 from bench.filling.templates import row as template
 from progressor.domain.processes.process import SLOT_COUNT, process_key
@@ -21,7 +21,7 @@ COLUMNS = {
     "processes": (
         "slot, namespace, process_id, status, previous_status, detail, aux_state, metadata,"
         " corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result,"
-        " finished_at"
+        " finished_at, broken_at, failure_id, failure_reason"
     ),
     "tasks": (
         "slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,"
@@ -49,7 +49,6 @@ _AGE = 1_000_000
 """Microseconds from one process created to the next: 10 M are four months."""
 _FAR = 30 * 24 * 3600 * 1_000_000
 _AUX_BYTES, _RESPONSE_BYTES, _RESULT_BYTES, _FINGERPRINT_BYTES = 100, 24, 48, 32
-_BROKEN_BY = b"the payment provider answered 402"
 
 _FALSE = b"\0"
 
@@ -70,7 +69,7 @@ _CALLS = {
 }
 _BREAKING = template((
     KEY, INT8, b"call", b"error", int4(1), INT8, INT8, INT8, INT8, INT8, INT8, None, int4(0), FIELD,
-    None, None, None, int4(13), b"PAYMENT_FAILED", _BROKEN_BY, _FALSE,
+    None, None, None, int4(13), FIELD, FIELD, _FALSE,
 ))  # fmt: skip
 _WAITING = template((
     KEY, INT8, b"timeout", b"waiting", int4(0), INT8, INT8, None, None, None, None, None, int4(0),
@@ -87,10 +86,11 @@ _SCHEDULED = template((KEY, INT8, b"timeout", b"waiting", INT8, int4(0), int8(0)
 def _process(status: bytes, *, previous: bytes, events: Field = None) -> bytes:
     is_broken = status == b"error"
     return template((
-        KEY, status, previous, _BROKEN_BY if is_broken else None, FIELD, FIELD,
+        KEY, status, previous, FIELD if is_broken else None, FIELD, FIELD,
         INT8 if is_broken else None, INT8, INT8, int8(3) if events is None else events, INT8,
         FIELD if status == b"finished" else None,
         INT8 if status == b"finished" else None,
+        *((INT8, FIELD, FIELD) if is_broken else (None, None, None)),
     ))  # fmt: skip
 
 
@@ -112,11 +112,15 @@ def numbers_by_slot(plan: Plan) -> list[Sequence[int]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Makes rows; task ids, and tokens with them, begin at `first_task_id`."""
+    """Makes rows; task ids, and tokens with them, begin at `first_task_id`.
+
+    ``failure_ids`` are the groups of `FAILURES`.
+    """
 
     plan: Plan
     slots: Sequence[Sequence[int]]
     first_task_id: int
+    failure_ids: Sequence[str]
     now: dt.datetime
 
     def of(self, table: str) -> Iterator[bytes]:
@@ -202,7 +206,9 @@ class Rows:
         if is_timed:
             return init + call + _WAITING % (key, ids[2], moments[3], self._due_at(number), args)
         if is_broken:
-            return init + call + _BREAKING % (key, ids[2], at, at, at, at, done, ids[2], args)
+            _, *failure = self._failure(number)
+            rest = (at, at, at, at, done, ids[2], args, *failure)
+            return init + call + _BREAKING % (key, ids[2], *rest)
         third = _CALLS[3, 1] % (key, ids[2], at, at, at, at, done, ids[2], args, response)
         return init + call + third
 
@@ -234,7 +240,17 @@ class Rows:
         if not self._is_broken(number):
             result = self._bytes(number + 9, _RESULT_BYTES)
             return _FINISHED % (key, aux_state, metadata, at, ended_at, init, result, ended_at)
-        return _BROKEN % (key, aux_state, metadata, int8(first + 2), at, ended_at, init)
+        failure_id, reason, detail = self._failure(number)
+        return _BROKEN % (
+            key, detail, aux_state, metadata, int8(first + 2), at, ended_at, init, ended_at,
+            failure_id, reason,
+        )  # fmt: skip
+
+    def _failure(self, number: int) -> tuple[bytes, bytes, bytes]:
+        """Return as fields what broke a process: its group, reason and message."""
+        kind = number % len(FAILURES)
+        failure_id, reason, message = map(str.encode, (self.failure_ids[kind], *FAILURES[kind]))
+        return field(failure_id), field(reason), field(message)
 
     def _scheduled(self, number: int, key: bytes) -> bytes:
         if not self._is_timed(number):

@@ -9,10 +9,13 @@ import pytest_asyncio
 
 from bench.filling.load import Loaded, fill
 from bench.filling.plan import Plan
+from progressor.domain.views.failure import FailureQuery
+from progressor.storage.steps.failures import Failures
 from tests.support.clock import ManualClock
 from tests.support.postgres import schema
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
+    Store,
     running_stores,
 )
 
@@ -71,3 +74,13 @@ async def test_they_hold_as_much_as_was_planned(
     assert counts == (501, 1550, 1550, 80)
     assert loaded.rows == 401 + 1250 + 1250 + 80
     assert loaded.callable_count == 340
+
+
+async def test_each_reason_is_a_group_of_failures(store: Store) -> None:
+    groups = await Failures(store.context).list(FailureQuery())
+
+    assert {(it.reason, it.failure_count, it.broken_count) for it in groups} == {
+        ("PAYMENT_FAILED", 9, 9),
+        ("OUT_OF_STOCK", 7, 7),
+        ("CARRIER_UNAVAILABLE", 9, 9),
+    }
