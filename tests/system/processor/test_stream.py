@@ -170,8 +170,10 @@ async def reached(asking: Asking) -> None:
 
 
 async def lost(asking: Asking) -> None:
-    """Wait until the channel has noticed that the processor is gone: what is sent before that
-    may have reached it."""
+    """Wait until the channel has noticed that the processor is gone.
+
+    What is sent before that may have reached it.
+    """
     async with asyncio.timeout(10):
         taken = await asking.channels.take(asking.namespace)
         ready = grpc.ChannelConnectivity.READY
