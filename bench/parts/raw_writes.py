@@ -24,7 +24,7 @@ _FIND = """
 SELECT p.pronamespace::regnamespace::text, p.proargnames[:p.pronargs], p.proargtypes::oid[]
 FROM pg_proc p
 JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE p.proname = %s AND n.nspname LIKE 'progressor%%'
+WHERE p.proname = %s AND n.nspname LIKE %s
 ORDER BY n.oid DESC
 LIMIT 1
 """
@@ -35,17 +35,17 @@ _Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Function:
-    """A function of the newest release in the database."""
+    """A function of the newest release in the database, or of one schema."""
 
     statement: bytes
     columns: Mapping[str, type[Column] | None]
 
     @classmethod
-    async def found(cls, connection: _Connection, name: str) -> Self:
-        cursor = await connection.execute(_FIND, (name,))
+    async def found(cls, connection: _Connection, name: str, schema: str) -> Self:
+        cursor = await connection.execute(_FIND, (name, schema))
         row = await cursor.fetchone()
         if row is None:
-            message = f"the database has no function {name}"
+            message = f"the database has no function {name} in a schema like {schema}"
             raise RuntimeError(message)
         schema, names, types = row
         statement = sql.SQL("SELECT * FROM {}({})").format(
@@ -70,22 +70,31 @@ class _Function:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Functions:
+    starting: _Function
     admission: _Function
     settlement: _Function
 
     @classmethod
-    async def found(cls, connection: _Connection) -> Self:
-        return cls(
-            await _Function.found(connection, "admit_requests"),
-            await _Function.found(connection, "settle_tasks"),
-        )
+    async def found(cls, connection: _Connection, schema: str = "progressor%") -> Self:
+        """Find them in the newest schema whose name matches a pattern of LIKE."""
+        names = ("admit_starts", "admit_requests", "settle_tasks")
+        return cls(*[await _Function.found(connection, name, schema) for name in names])
+
+    async def start(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Start processes, none of which may exist."""
+        return await self._admit(self.starting, connection, items)
 
     async def admit(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Admit calls, all of which must find their processes free."""
-        rows = await self.admission.call(connection, items, given={"p_replica_id": _REPLICA_ID})
+        return await self._admit(self.admission, connection, items)
+
+    async def _admit(
+        self, function: _Function, connection: _Connection, items: Sequence[Item]
+    ) -> list[dict[str, Any]]:
+        rows = await function.call(connection, items, given={"p_replica_id": _REPLICA_ID})
         for row in rows:
             if row["verdict"] != "accepted" or row["token"] is None:
-                message = f"a call was not admitted to run: {row['verdict']}"
+                message = f"a request was not admitted to run: {row['verdict']}"
                 raise RuntimeError(message)
         return rows
 
@@ -93,6 +102,10 @@ class Functions:
         """Settle calls, and return how many still had their lease."""
         given = {"p_replica_id": _REPLICA_ID, "p_grace": 2.0}
         return len(await self.settlement.call(connection, items, given=given))
+
+
+def starts(keys: Sequence[ProcessKey]) -> list[Item]:
+    return calls(keys)  # whose parameters include those of starts
 
 
 def calls(keys: Sequence[ProcessKey]) -> list[Item]:
