@@ -23,6 +23,7 @@ from bench.questions import (
     notify,
     open_loop,
     operate,
+    pause,
     raw,
     reads,
     replicas,
@@ -59,7 +60,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
         open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules, messages, operate,
+        schedules, messages, operate, pause,
     )
 )  # fmt: skip
 

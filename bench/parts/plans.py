@@ -19,6 +19,9 @@ from progressor.v1 import messages_pb2, nodes_pb2
 SIZE = 64
 """Bytes of args and of an event's payload."""
 
+BINS_PER_SECOND = 100
+"""Into which the processor sorts the steps of plan s."""
+
 _NUMBER = struct.Struct("!d")
 
 

@@ -4,6 +4,7 @@ The argument is `unary` or `stream`.
 """
 
 import asyncio
+import collections
 import math
 import sys
 import time
@@ -37,6 +38,8 @@ class _Processor:
         self.halted = False
         self.times: list[float] = []
         """How late timers were, or how long after the step before it each step came."""
+        self.steps_by_bin: collections.Counter[int] = collections.Counter()
+        """Steps begun in each hundredth of a second of the system's monotonic clock."""
         self._released = asyncio.Event()
         self._stepped_at: dict[str, float] = {}
         self._answered_at: float | None = None
@@ -72,6 +75,7 @@ class _Processor:
         self.halted = bool(order.get("halted", self.halted))
         if order.get("forget"):
             self.times.clear()
+            self.steps_by_bin.clear()
             self._stepped_at.clear()
             self._answered_at = None
             self._asked_at.clear()
@@ -86,6 +90,7 @@ class _Processor:
             "count": len(self.times),
             "curve": curve(self.times),
             "asked": self._asked_at if order.get("asked") else {},
+            "bins": self.steps_by_bin if order.get("bins") else {},
         }
 
     async def _hold(self) -> None:
@@ -128,6 +133,7 @@ class _Processor:
         now, process_id = time.monotonic(), request.process.process_id
         before = self._stepped_at.get(process_id)
         self._stepped_at[process_id] = now
+        self.steps_by_bin[int(now * plans.BINS_PER_SECOND)] += 1
         if before is not None:
             self.step_count += 1
             self.times.append(now - before)
