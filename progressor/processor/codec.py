@@ -67,8 +67,9 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
         message.args = task.args
     message.attempt = task.attempt
     message.token = task.token
-    if task.timer_name:
-        message.timer_name = task.timer_name
+    message.timer_name = task.timer_name
+    if task.sender is not None:
+        message_wire.SENDER.write(task.sender, message.sender)
     wire.fill_timestamp(message.scheduled_at, task.scheduled_at)
     if task.caller_context:
         message.caller_context.update(task.caller_context)

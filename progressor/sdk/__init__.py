@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     from progressor.domain.processes.event import (
         Direction as Direction, HistoryRange as HistoryRange, NO_HISTORY as NO_HISTORY,
     )
+    from progressor.domain.processes.message import Sender as Sender
     from progressor.domain.processes.policy import Pause as Pause, RetryPolicy as RetryPolicy
     from progressor.domain.views.activity import NamespaceQueue as NamespaceQueue
     from progressor.domain.views.replica import StepTally as StepTally
@@ -169,6 +170,7 @@ _MODULES = {
     "progressor.domain.gates.gate": "Gate GateWaiter",
     "progressor.domain.jobs.roles": "FollowedJob JobRole LedJob NodeCounts",
     "progressor.domain.processes.event": "Direction HistoryRange NO_HISTORY",
+    "progressor.domain.processes.message": "Sender",
     "progressor.domain.processes.policy": "Pause RetryPolicy",
     "progressor.domain.views.activity": "NamespaceQueue",
     "progressor.domain.views.replica": "StepTally",

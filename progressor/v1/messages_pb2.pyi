@@ -231,6 +231,36 @@ class MessageReply(_message.Message):
 Global___MessageReply: _TypeAlias = MessageReply  # noqa: Y015
 
 @_typing.final
+class Sender(_message.Message):
+    """The process whose step has sent the message that became a task. For a reply: the process that answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    process_id: _builtins.str
+    task_id: _builtins.int
+    """The task of that step. For a reply: the task that the message became; for one to a start, the init
+    task.
+    """
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+        task_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "process_id", b"process_id", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sender: _TypeAlias = Sender  # noqa: Y015
+
+@_typing.final
 class AwaitedReply(_message.Message):
     """A reply to a message that has not come yet, as Get shows it of the process that waits for it, and of
     the one that has to answer.

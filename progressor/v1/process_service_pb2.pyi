@@ -1086,6 +1086,7 @@ class TaskTrace(_message.Message):
     REFUSED_MESSAGES_FIELD_NUMBER: _builtins.int
     TIMER_NAME_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: _types_pb2.TaskType.ValueType
     status: _types_pb2.TaskStatus.ValueType
@@ -1139,6 +1140,10 @@ class TaskTrace(_message.Message):
     def reply(self) -> _messages_pb2.MessageReply:
         """For a reply: the answer to a message of this process. `args` is empty then."""
 
+    @_builtins.property
+    def sender(self) -> _messages_pb2.Sender:
+        """Absent: not from a message of a step; or a reply to a message that was refused."""
+
     def __init__(
         self,
         *,
@@ -1162,10 +1167,11 @@ class TaskTrace(_message.Message):
         refused_messages: _abc.Iterable[_messages_pb2.RefusedMessage] | None = ...,
         timer_name: _builtins.str = ...,
         reply: _messages_pb2.MessageReply | None = ...,
+        sender: _messages_pb2.Sender | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "replica_id", b"replica_id", "reply", b"reply", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "replica_id", b"replica_id", "reply", b"reply", "scheduled_at", b"scheduled_at", "sender", b"sender", "spent", b"spent", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "refused_messages", b"refused_messages", "replica_id", b"replica_id", "reply", b"reply", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "timer_name", b"timer_name", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "refused_messages", b"refused_messages", "replica_id", b"replica_id", "reply", b"reply", "response", b"response", "scheduled_at", b"scheduled_at", "sender", b"sender", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "timer_name", b"timer_name", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
     _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015

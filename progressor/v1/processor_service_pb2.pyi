@@ -505,6 +505,7 @@ class ProcessorTask(_message.Message):
     TIMER_NAME_FIELD_NUMBER: _builtins.int
     MEMOS_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     """Unique within the engine, ascending within a process."""
     type: _types_pb2.TaskType.ValueType
@@ -544,6 +545,12 @@ class ProcessorTask(_message.Message):
     def reply(self) -> _messages_pb2.MessageReply:
         """For a reply: the answer to a message of this process."""
 
+    @_builtins.property
+    def sender(self) -> _messages_pb2.Sender:
+        """Absent for a task that no message of a step became, such as the call of a client, and for the reply to
+        a message that was refused.
+        """
+
     def __init__(
         self,
         *,
@@ -559,10 +566,11 @@ class ProcessorTask(_message.Message):
         timer_name: _builtins.str = ...,
         memos: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
         reply: _messages_pb2.MessageReply | None = ...,
+        sender: _messages_pb2.Sender | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply", "scheduled_at", b"scheduled_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply", "scheduled_at", b"scheduled_at", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "memos", b"memos", "nodes", b"nodes", "reply", b"reply", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "timer_name", b"timer_name", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "memos", b"memos", "nodes", b"nodes", "reply", b"reply", "scheduled_at", b"scheduled_at", "sender", b"sender", "task_id", b"task_id", "timer_name", b"timer_name", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,16 +4,18 @@ import base64
 import json
 from collections.abc import Sequence
 
-from progressor.domain.processes.message import MESSAGES_MAX, Message, MessageKind
+from progressor.domain.processes.message import MESSAGES_MAX, Message, MessageKind, Sender
 from progressor.domain.processes.namespace import is_namespace_name
 from progressor.domain.processes.process import process_key
 from progressor.v1 import messages_pb2
 from progressor.wire import fields as wire
 from progressor.wire.processes import check_caller_context, constraints_from_wire
-from progressor.wire.shapes import enum_numbers, refuse_all
+from progressor.wire.shapes import Shape, enum_numbers, refuse_all
 
 KIND_TO_WIRE = enum_numbers(MessageKind, messages_pb2.MessageKind.DESCRIPTOR)
 _KIND_FROM_WIRE = {number: kind for kind, number in KIND_TO_WIRE.items()}
+
+SENDER = Shape(Sender, messages_pb2.Sender)
 
 
 def messages_from_wire(

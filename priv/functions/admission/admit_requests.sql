@@ -24,7 +24,8 @@ CREATE FUNCTION admit_requests(
     p_fingerprint      bytea[],
     p_waits            boolean[],
     p_run              boolean[],
-    p_expires_after    double precision[]
+    p_expires_after    double precision[],
+    p_sender           json[]
 )
 RETURNS TABLE (LIKE admitted_request)
 BY INDEX
@@ -194,7 +195,7 @@ BEGIN
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, history_after, history_limit,
             history_backward, args, caller_context, trace_context, idempotency_key, fingerprint,
-            is_acknowledged, reply_to, replica_id
+            is_acknowledged, reply_to, replica_id, sender
         )
         SELECT p_slot[a.item], p_namespace[a.item], p_process_id[a.item], a.task_id,
             p_task_type[a.item]::task_type,
@@ -206,7 +207,7 @@ BEGIN
             p_caller_context[a.item], p_trace_context[a.item], p_idempotency_key[a.item],
             p_fingerprint[a.item], NOT p_waits[a.item],
             CASE WHEN p_waits[a.item] AND a.token IS NULL THEN ARRAY[p_replica_id] END,
-            CASE WHEN a.token IS NOT NULL THEN p_replica_id END
+            CASE WHEN a.token IS NOT NULL THEN p_replica_id END, p_sender[a.item]
         FROM (
             SELECT unnest(v_items) AS item, unnest(v_task_ids) AS task_id,
                 unnest(v_tokens) AS token, unnest(v_free) AS free

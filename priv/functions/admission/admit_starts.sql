@@ -20,7 +20,8 @@ CREATE FUNCTION admit_starts(
     p_metadata         jsonb[],
     p_waits            boolean[],
     p_run              boolean[],
-    p_expires_after    double precision[]
+    p_expires_after    double precision[],
+    p_sender           json[]
 )
 RETURNS TABLE (LIKE admitted_start)
 BY INDEX
@@ -151,7 +152,7 @@ BEGIN
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, history_after, history_limit,
             history_backward, args, caller_context, trace_context, idempotency_key, fingerprint,
-            reply_to, replica_id
+            reply_to, replica_id, sender
         )
         SELECT i.slot, i.namespace, i.process_id, i.task_id, 'init',
             CASE WHEN i.token IS NULL THEN 'waiting' ELSE 'running' END::task_status,
@@ -161,7 +162,7 @@ BEGIN
             i.history_limit, i.history_backward, i.args, i.caller_context, i.trace_context,
             i.idempotency_key, i.fingerprint,
             CASE WHEN i.waits AND i.token IS NULL THEN ARRAY[p_replica_id] END,
-            CASE WHEN i.token IS NOT NULL THEN p_replica_id END
+            CASE WHEN i.token IS NOT NULL THEN p_replica_id END, i.sender
         FROM (
             SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
                 unnest(p_process_id) AS process_id, unnest(v_task_ids) AS task_id,
@@ -171,7 +172,8 @@ BEGIN
                 unnest(p_caller_context) AS caller_context,
                 unnest(p_trace_context) AS trace_context,
                 unnest(p_idempotency_key) AS idempotency_key,
-                unnest(p_fingerprint) AS fingerprint, unnest(p_waits) AS waits
+                unnest(p_fingerprint) AS fingerprint, unnest(p_waits) AS waits,
+                unnest(p_sender) AS sender
         ) i
         WHERE i.task_id IS NOT NULL;
     END IF;

@@ -89,13 +89,15 @@ BEGIN
         array_agg(m.trace_context ORDER BY m.place) AS trace_context,
         array_agg(m.constraints ORDER BY m.place) AS constraints,
         array_agg(m.metadata ORDER BY m.place) AS metadata,
+        array_agg(m.sender ORDER BY m.place) AS sender,
         array_agg(false) AS no
     INTO v
     FROM (
         SELECT m.*, min(m.place) OVER (
             PARTITION BY m.receiver_slot, m.receiver_namespace, m.receiver_id)::integer AS head
         FROM (
-            SELECT m.*, row_number() OVER (ORDER BY m.ordinality) AS place
+            SELECT m.*, row_number() OVER (ORDER BY m.ordinality) AS place,
+                describe_sender(m.namespace, m.process_id, m.task_id) AS sender
             FROM unnest(p_messages) WITH ORDINALITY AS m
             WHERE m.ordinality <> ALL (v_refused)
         ) m
@@ -108,27 +110,29 @@ BEGIN
         SELECT a.item, a.verdict, a.task_id, true AS is_due, a.effects
         FROM admit_starts(
             p_now, p_replica_id, v.slot, v.namespace, v.process_id, v.args, v.caller_context,
-            v.trace_context, NULL, NULL, NULL, NULL, NULL, v.metadata, v.no, v.no, NULL) a
+            v.trace_context, NULL, NULL, NULL, NULL, NULL, v.metadata, v.no, v.no, NULL,
+            v.sender) a
         WHERE p_starts AND NOT p_is_gated
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects
         FROM admit_gated_starts(
             p_now, p_replica_id, v.slot, v.namespace, v.process_id, v.args, v.caller_context,
             v.trace_context, NULL, NULL, NULL, NULL, NULL, v.metadata, v.no, v.no, NULL,
-            p_starvation_timeout, v.constraints) a
+            v.sender, p_starvation_timeout, v.constraints) a
         WHERE p_starts AND p_is_gated
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, a.free, a.effects
         FROM admit_requests(
             p_now, p_replica_id, v.slot, v.namespace, v.process_id, v.head, v.task_type, v.args,
-            v.caller_context, v.trace_context, NULL, NULL, NULL, NULL, NULL, v.no, v.no, NULL) a
+            v.caller_context, v.trace_context, NULL, NULL, NULL, NULL, NULL, v.no, v.no, NULL,
+            v.sender) a
         WHERE NOT p_starts AND NOT p_is_gated
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects
         FROM admit_gated_requests(
             p_now, p_replica_id, v.slot, v.namespace, v.process_id, v.head, v.task_type, v.args,
             v.caller_context, v.trace_context, NULL, NULL, NULL, NULL, NULL, v.no, v.no, NULL,
-            p_starvation_timeout, v.constraints) a
+            v.sender, p_starvation_timeout, v.constraints) a
         WHERE NOT p_starts AND p_is_gated
     LOOP
         item := v.item[v_row.item];

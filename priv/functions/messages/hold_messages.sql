@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     INSERT INTO tasks (
         slot, namespace, process_id, task_id, task_type, status, created_at, args, caller_context,
-        trace_context, is_acknowledged
+        trace_context, is_acknowledged, sender
     )
     SELECT m.receiver_slot, m.receiver_namespace, m.receiver_id, p_task_id[m.ordinality],
         m.kind::task_type, 'waiting', v_now, (
@@ -22,7 +22,8 @@ BEGIN
             FROM messages x
             WHERE (x.slot, x.namespace, x.process_id, x.message_id)
                 = (m.slot, m.namespace, m.process_id, m.message_id)
-        ), m.caller_context, m.trace_context, true
+        ), m.caller_context, m.trace_context, true,
+        describe_sender(m.namespace, m.process_id, m.task_id)
     FROM unnest(p_messages) WITH ORDINALITY AS m;
 
     INSERT INTO held (slot, namespace, process_id, task_id, task_type, attempt, held_at)

@@ -600,7 +600,7 @@ BEGIN
         n.args, n.caller_context, n.trace_context, n.history_after, n.history_limit,
         n.history_backward, extract(epoch FROM n.step_timeout)::double precision,
         n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb, n.timer_name,
-        n.has_memos;
+        n.has_memos, n.sender;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     ASSERT v_count = cardinality(v_steps), 'a lease without its task';
 

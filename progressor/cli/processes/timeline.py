@@ -10,7 +10,8 @@
                       → {"type":"ship"}
                       ✗ UNAVAILABLE WAREHOUSE_DOWN: warehouse north is down
 
-A task with constraints also shows what it waited for: ``⧗ 2.10 s for its gates, 9 ms running``.
+A task with constraints also shows what it waited for: ``⧗ 2.10 s for its gates, 9 ms running``; one
+that a message became shows the step that has sent it: ``from shop order-1, #12``.
 """
 
 import datetime as dt
@@ -81,8 +82,7 @@ def _spent(task: TaskTrace) -> str:
 def _beneath(task: TaskTrace) -> Iterator[Text]:
     if task.spent is not None:
         yield Text(f"⧗ {_parts(task.spent) or 'waited for nothing'}", style="dim")
-    if task.args or task.reply:
-        yield Text(f"→ {_answer(task.reply) if task.reply else payload_text(task.args)}")
+    yield from _brought(task)
     for event in task.events[:_EVENTS_SHOWN]:
         yield Text.assemble((f"· {event.event_id} ", "cyan"), payload_text(event.payload))
     if len(task.events) > _EVENTS_SHOWN:
@@ -96,6 +96,17 @@ def _beneath(task: TaskTrace) -> Iterator[Text]:
         code = _CODE_NAMES.get(task.error.code, str(task.error.code))
         words = " ".join(part for part in (code, task.error.reason) if part)
         yield Text(f"✗ {words}: {one_line(task.error.message)}", style="red")
+
+
+def _brought(task: TaskTrace) -> Iterator[Text]:
+    if task.reply is not None:
+        yield Text(f"→ {_answer(task.reply)}")
+        return
+    if task.sender is not None:
+        sender = f"{task.sender.namespace} {task.sender.process_id}"
+        yield Text(f"from {one_line(sender)}, #{task.sender.task_id}", style="dim")
+    if task.args:
+        yield Text(f"→ {payload_text(task.args)}")
 
 
 def _answer(reply: MessageReply[Any]) -> str:

@@ -32,6 +32,19 @@ class MessageKind(enum.StrEnum):
     CALL = "call"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """A process whose step has sent the message that became a task.
+
+    ``task_id``: the task of that step. Of a reply: the process that answers, and its task that the
+    message became.
+    """
+
+    namespace: str
+    process_id: str
+    task_id: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RefusedMessage:
     """A message that could not be delivered; ``number`` is its place in its step, from 1."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.message import Sender
 from progressor.domain.processes.process import Process, ProcessKey
 
 
@@ -133,7 +134,7 @@ class RunningTask:
     this attempt began, and running. ``nodes`` are those of the job for a join, and the predecessors
     for the init of a node that wants their results. ``timer_name`` is that of the timer that fires;
     "" also for any other task. ``memos`` are those of earlier attempts,
-    read if it ``has_memos``.
+    read if it ``has_memos``. ``sender`` is None where no step has sent it.
     """
 
     process: Process
@@ -155,6 +156,7 @@ class RunningTask:
     timer_name: str = ""
     has_memos: bool = False
     memos: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    sender: Sender | None = None
 
     @property
     def key(self) -> ProcessKey:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
-from progressor.domain.processes.message import MessageKind, RefusedMessage
+from progressor.domain.processes.message import MessageKind, RefusedMessage, Sender
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views.filter import EVERYTHING, ProcessFilter
@@ -100,6 +100,7 @@ class TaskTrace:
     replica_id: int | None = None
     refused_messages: tuple[RefusedMessage, ...] = ()
     timer_name: str = ""
+    sender: Sender | None = None
 
 
 Place = tuple[dt.datetime, str, str]

@@ -10,6 +10,7 @@ from typing_extensions import TypeForm, Unpack
 
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.intent import TIMER_NAME_BYTES_MAX, TIMERS_MAX
+from progressor.domain.processes.message import Sender
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Decoded, name_of
 from progressor.sdk.codec.wire import (
@@ -45,6 +46,7 @@ from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.wire.fields import id_faults
+from progressor.wire.messages import SENDER
 
 State = TypeVar("State")
 
@@ -171,6 +173,16 @@ class Step(Generic[State]):
     def context(self) -> Mapping[str, str]:
         """The context that the caller passed."""
         return self._request.task.caller_context
+
+    @property
+    def sender(self) -> Sender | None:
+        """The process whose step has sent this call, notify or start; in a reply, who answers.
+
+        None: a client has sent it, or no one, as with a timer; or no one answers, since the message
+        was refused.
+        """
+        task = self._request.task
+        return SENDER.read(task.sender) if task.HasField("sender") else None
 
     @property
     def trace_context(self) -> Mapping[str, str]:

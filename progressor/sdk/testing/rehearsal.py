@@ -8,13 +8,14 @@ is one caller, so no task waits for another.
 import dataclasses
 import datetime as dt
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, Self
 
 from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.domain.processes import task as domain
+from progressor.domain.processes.message import Sender
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import OnError
 from progressor.domain.processes.process import ProcessKey, process_key
@@ -40,7 +41,7 @@ from progressor.sdk.testing.answers import (
 )
 from progressor.sdk.testing.link import RehearsedLink
 from progressor.sdk.testing.messages import Messages
-from progressor.sdk.testing.records import TakenStep
+from progressor.sdk.testing.records import TakenStep, Task
 from progressor.sdk.testing.snapshots import Stored, stored_process
 from progressor.sdk.testing.timers import DueTimer, Timer, Timers, due_at, in_order, timer_changes
 from progressor.sdk.values.jobs import NodeOutcome, outcome_to_wire
@@ -56,6 +57,7 @@ from progressor.sdk.values.processes import (
 from progressor.sdk.values.replies import TaskError
 from progressor.v1 import messages_pb2, nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.wire.messages import SENDER
 from progressor.wire.processes import TASK_TYPE_TO_WIRE
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -67,29 +69,6 @@ TIMERS_MAX = 10_000
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
 """Called after each change of a process, with the nodes that its step starts; None: none."""
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class Task:
-    """A task, and, once it has ended, how; `attempt` counts up."""
-
-    key: ProcessKey
-    task_id: int
-    task_type: domain.TaskType
-    args: bytes
-    scheduled_at: dt.datetime
-    first_started_at: dt.datetime
-    context: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    nodes: Sequence[NodeOutcome] = ()
-    reply: messages_pb2.MessageReply | None = None
-    history_range: types_pb2.HistoryRange | None = None
-    memos: dict[str, bytes] = dataclasses.field(default_factory=dict)
-    attempt: int = 1
-    broken_by: int | None = None
-    response: bytes = b""
-    error: domain.TaskError | None = None
-    timer_name: str = ""
 
 
 class Rehearsal(Generic[State]):
@@ -290,11 +269,13 @@ class Rehearsal(Generic[State]):
         context: Mapping[str, str] | None = None,
         metadata: Mapping[str, Payload] | None = None,
         nodes: Iterable[NodeOutcome] = (),
+        sender: Sender | None = None,
         response_type: TypeForm[Decoded] = ANYTHING,
     ) -> Reply[Decoded]:
         """Create the process by its init task.
 
-        For the process of a job's node, `nodes` are the outcomes of its predecessors.
+        For the process of a job's node, `nodes` are the outcomes of its predecessors. With a
+        `sender` it is started by a message of that process.
 
         Raises:
             ProcessAlreadyExistsError: The process exists.
@@ -312,7 +293,7 @@ class Rehearsal(Generic[State]):
             status_changed_at=now,
             metadata=optional(object_to_wire, metadata),
         )
-        ended = await self._ask(domain.TaskType.INIT, args, context, nodes=nodes)
+        ended = await self._ask(domain.TaskType.INIT, args, context, nodes=nodes, sender=sender)
         return self._reply_of(ended, response_type)
 
     async def call(
@@ -320,9 +301,10 @@ class Rehearsal(Generic[State]):
         args: Payload = None,
         *,
         context: Mapping[str, str] | None = None,
+        sender: Sender | None = None,
         response_type: TypeForm[Decoded] = ANYTHING,
     ) -> Reply[Decoded]:
-        """Call the process, and return the answer.
+        """Call the process, and return the answer; with a `sender` by a message of that process.
 
         Raises:
             RejectedError: The handler rejected the call; the process is unchanged.
@@ -332,12 +314,19 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
-        return self._reply_of(await self._ask(domain.TaskType.CALL, args, context), response_type)
+        ended = await self._ask(domain.TaskType.CALL, args, context, sender=sender)
+        return self._reply_of(ended, response_type)
 
     async def notify(
-        self, args: Payload = None, *, context: Mapping[str, str] | None = None
+        self,
+        args: Payload = None,
+        *,
+        context: Mapping[str, str] | None = None,
+        sender: Sender | None = None,
     ) -> None:
-        """Notify the process; the last of `steps` is the outcome.
+        """Notify the process, with a `sender` by a message of that process.
+
+        The last of `steps` is the outcome.
 
         Raises:
             ProcessFailedError: The process is in error.
@@ -345,7 +334,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: The process does not exist.
         """
         self._expect_running()
-        await self._ask(domain.TaskType.NOTIFY, args, context)
+        await self._ask(domain.TaskType.NOTIFY, args, context, sender=sender)
 
     async def repair(
         self,
@@ -449,7 +438,13 @@ class Rehearsal(Generic[State]):
         """
         self._expect_running()
         reply = self._messages.answer(message, response, error, rejected=rejected)
-        await self._ask(domain.TaskType.REPLY, None, None, reply=reply)
+        known = message.receiver_task_id if isinstance(message, AwaitedReply) else None
+        sender = Sender(
+            namespace=message.namespace,
+            process_id=message.process_id,
+            task_id=known or next(self._task_ids),
+        )
+        await self._ask(domain.TaskType.REPLY, None, None, reply=reply, sender=sender)
 
     async def remove(self) -> None:
         """Remove the process; `steps` are kept.
@@ -537,6 +532,7 @@ class Rehearsal(Generic[State]):
         *,
         nodes: Iterable[NodeOutcome] = (),
         reply: messages_pb2.MessageReply | None = None,
+        sender: Sender | None = None,
     ) -> Task:
         task = Task(
             key=self._key(),
@@ -546,6 +542,7 @@ class Rehearsal(Generic[State]):
             context=context or {},
             nodes=tuple(nodes),
             reply=reply,
+            sender=sender,
             broken_by=self._expect_process().corrupted_by or None,
             scheduled_at=self.now,
             first_started_at=self.now,
@@ -715,6 +712,7 @@ class Rehearsal(Generic[State]):
                 timer_name=task.timer_name,
                 memos=task.memos,
                 reply=task.reply,
+                sender=optional(SENDER.message, task.sender),
             ),
             deadline=instant_to_wire(self._now + self._config.step_timeout),
         )

@@ -12,6 +12,7 @@ from typing_extensions import TypeForm
 
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.message import Sender
 from progressor.domain.processes.policy import Pause
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded
@@ -358,6 +359,7 @@ class TaskTrace:
     ``spent``: how its time was spent, if it had constraints and has ended. ``replica_id``: the
     replica that runs it or ran it last; None: it has never run. ``refused_messages``: those of its
     step that could not be delivered. ``reply``: what a task of type reply brings, without args.
+    ``sender``: the process whose step has sent it, or, of a reply, that answers; None: no step has.
     """
 
     task_id: int
@@ -380,6 +382,7 @@ class TaskTrace:
     refused_messages: tuple[RefusedMessage, ...] = ()
     timer_name: str = ""
     reply: MessageReply[Payload] | None = None
+    sender: Sender | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

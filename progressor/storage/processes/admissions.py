@@ -226,11 +226,11 @@ def _heads(requests: Sequence[Request]) -> list[int]:
     return [heads.setdefault(request.key, at) for at, request in enumerate(requests, start=1)]
 
 
-def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[Any]]:
+def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[Any] | None]:
     requests = [entry.request for entry in batch]
     keys = [request.key for request in requests]
     ranges = [history_columns(request.history_range) for request in requests]
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, list[Any] | None] = {
         "slot": [key.slot for key in keys],
         "namespace": [key.namespace for key in keys],
         "process_id": [key.process_id for key in keys],
@@ -249,6 +249,8 @@ def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[A
         # What has constraints is claimed once it has passed them.
         "run": [entry.run and "constraints" not in wanted for entry in batch],
         "expires_after": [entry.expires_after.total_seconds() for entry in batch],
+        # Clients send these.
+        "sender": None,
     }
     if "head" in wanted:
         columns["head"] = _heads(requests)

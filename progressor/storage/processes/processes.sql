@@ -35,7 +35,7 @@ SELECT t.task_id, t.task_type,
         WHERE (r.slot, r.namespace, r.process_id, r.task_id)
             = (t.slot, t.namespace, t.process_id, t.task_id)
     ) AS refused,
-    t.timer_name
+    t.timer_name, t.sender
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)

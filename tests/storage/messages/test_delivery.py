@@ -13,7 +13,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess
-from progressor.domain.processes.message import Message, MessageKind
+from progressor.domain.processes.message import Message, MessageKind, Sender
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.steps.messages import Deferred, Messages
@@ -136,6 +136,41 @@ async def test_what_becomes_of_a_message_by_the_status_of_its_receiver(
         (it.number, it.kind, process_key(it.namespace, it.process_id), it.reason)
         for it in task.refused_messages
     ] == refused
+
+
+async def test_a_task_knows_the_step_that_has_sent_it(store: Store) -> None:
+    idle, busy, broken, new = (await store.ready(), fresh_key(), fresh_key(), fresh_key())
+    await store.broken(broken)
+    init = await store.start(busy)
+    await store.admit(a_request(busy, args=b"client"))
+    gate, receivers = on("g", capacity=5), (idle, busy, broken)
+    sender = await sent(
+        store,
+        *(to(it, "message", constraints=gated) for gated in (None, gate) for it in receivers),
+        to(new, "message", START),
+        to(fresh_key(), "message", START, constraints=gate),
+    )
+    [step] = await store.processes.trace(sender, after=0, limit=10)
+    await deliver(store, sender)
+
+    await store.recover(broken)
+    following: RunningTask | None = init
+    ran = []
+    while following is not None:
+        ran.append(following)
+        following = (await store.settled(following)).next
+    while claimed := await store.claim_due():
+        ran += [it.task for it in claimed]
+        for it in claimed:
+            await store.settled(it.task, continues=False)
+
+    told = Sender(namespace=sender.namespace, process_id=sender.process_id, task_id=step.task_id)
+    senders = {it.task_id: told if it.args == b"message" else None for it in ran}
+    assert collections.Counter(senders.values()) == {None: 2, told: 8}
+    assert {it.task_id: it.sender for it in ran} == senders
+    for key in (*receivers, new):
+        for task in await store.processes.trace(key, after=0, limit=10):
+            assert task.sender == (told if task.args == b"message" else None)
 
 
 async def test_messages_with_constraints_are_held_in_a_call_of_their_own(store: Store) -> None:

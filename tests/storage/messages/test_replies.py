@@ -72,6 +72,15 @@ async def replies_to(store: Store, key: ProcessKey) -> list[dict[str, Any]]:
     return found
 
 
+async def senders_to(store: Store, key: ProcessKey) -> list[int | None]:
+    """Return the tasks that have answered a process."""
+    traced = await store.processes.trace(key, after=0, limit=100)
+    replies = [it for it in traced if it.task_type is TaskType.REPLY]
+    said_by = [json.loads(it.args)["process_id"] for it in replies if it.sender]
+    assert said_by == [it.sender.process_id for it in replies if it.sender]
+    return [it.sender.task_id if it.sender else None for it in replies]
+
+
 def said(receiver: ProcessKey, kind: MessageKind, **outcome: Any) -> dict[str, Any]:
     return {
         "kind": kind, "namespace": receiver.namespace, "process_id": receiver.process_id, **outcome
@@ -168,6 +177,7 @@ async def test_the_task_of_a_message_is_answered_once_it_has_ended(
     await deliver(store, receiver)
     expected = [] if outcome is None else [said(receiver, kind, **outcome)]
     assert await replies_to(store, sender) == expected
+    assert await senders_to(store, sender) == [claimed.task.task_id for _ in expected]
     assert await deliver(store, receiver) == []
 
 
@@ -197,6 +207,7 @@ async def test_a_start_is_answered_once_the_process_has_ended(
     await deliver(store, started)
     expected = [] if outcome is None else [said(started, MessageKind.START, **outcome)]
     assert await replies_to(store, sender) == expected
+    assert await senders_to(store, sender) == [claimed.task.task_id for _ in expected]
 
 
 async def test_a_process_that_ends_answers_all_that_waits_there(store: Store) -> None:
@@ -239,6 +250,7 @@ async def test_a_refused_message_is_answered_with_the_error(
     assert await deliver(store, receiver) == ["accepted"]
     refused = error(5, "NAMESPACE_NOT_FOUND", "the message was refused")
     assert await replies_to(store, sender) == [said(receiver, kind, **refused)]
+    assert await senders_to(store, sender) == [None]
     [init, _] = await store.processes.trace(sender, after=0, limit=10)
     assert init.refused_messages == ()
 

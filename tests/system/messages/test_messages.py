@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from progressor import sdk
 from progressor.domain.processes.process import process_key
-from progressor.sdk import Client, Constraints, Fail, Processor, RefusedMessage, Step
+from progressor.sdk import Client, Constraints, Fail, Processor, RefusedMessage, Sender, Step
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.reads import explained
 from tests.support.engine.replica import Replica
@@ -83,6 +83,40 @@ async def test_a_step_starts_notifies_and_calls_processes_of_another_namespace(
     ]  # fmt: skip
     assert (await warehouse.get("w")).process.metadata == {"of": "order"}
     assert [it.context for it in (await warehouse.trace("w")).tasks][2] == {"who": "order"}
+
+
+async def test_a_handler_learns_who_has_sent_a_message_and_who_has_answered(
+    replica: Replica,
+) -> None:
+    number = next(_NUMBERS)
+    shop, warehouse = Processor[Any](f"shop-{number}"), Processor[Any](f"warehouse-{number}")
+    heard: asyncio.Queue[tuple[str, Sender | None]] = asyncio.Queue()
+    shop.init(lambda step: step.call("w", namespace=warehouse.name, reply=""))
+
+    def hear(step: Step[Any]) -> None:
+        heard.put_nowait((step.type, step.sender))
+
+    for register in (shop.reply, warehouse.init, warehouse.call):
+        register(hear)
+    async with (
+        sdk.running(shop, warehouse, bind="127.0.0.1:0") as target,
+        replica.namespace(shop.name, target) as orders,
+        replica.namespace(warehouse.name, target) as stock,
+    ):
+        await stock.start("w")
+        sent = await orders.start("order")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            found = [await heard.get() for _ in range(3)]
+        await stock.call("w")
+        found.append(heard.get_nowait())
+        [init, answering, other] = (await stock.trace("w")).tasks
+        [_, reply] = (await orders.trace("order")).tasks
+
+    asks = Sender(namespace=shop.name, process_id="order", task_id=sent.task_id)
+    answers = Sender(namespace=warehouse.name, process_id="w", task_id=answering.task_id)
+    assert found == [("init", None), ("call", asks), ("reply", answers), ("call", None)]
+    traced = [it.sender for it in (init, answering, other, reply)]
+    assert traced == [None, asks, None, answers]
 
 
 async def test_messages_to_oneself_and_in_the_last_step_are_delivered(

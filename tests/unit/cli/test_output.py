@@ -30,6 +30,7 @@ from progressor.cli.output import (
     table,
 )
 from progressor.cli.processes.timeline import timeline
+from progressor.domain.processes.message import Sender
 from progressor.sdk.values.constraints import TimeSpent
 from progressor.sdk.values.messages import MessageKind
 from progressor.sdk.values.processes import TaskStatus, TaskTrace, TaskType
@@ -182,6 +183,7 @@ _REPLY = MessageReply(
     name="picked", kind=MessageKind.CALL, namespace="warehouse", process_id="north", task_id=7,
     number=1, response=b'{"from":"north"}',
 )  # fmt: skip
+_SENDER = Sender(namespace="orders", process_id="order-1", task_id=7)
 
 
 def _task(**fields: object) -> TaskTrace:
@@ -239,6 +241,7 @@ def _shown(*tasks: TaskTrace) -> str:
             "⧗ 60.00 s for its instant, 1.00 s for its order, 2.00 s for its process, 3.00 s for a",
         ),
         (_spent(running=0.0009), "⧗ waited for nothing"),
+        (_task(sender=_SENDER), "from orders order-1, #7"),
         (_task(reply=_REPLY), "timeout picked #1"),
         (_task(reply=_REPLY), '→ warehouse north, call of #7: {"from":"north"}'),
         (

@@ -21,7 +21,7 @@ from progressor.domain.processes.intent import (
     Succeeded,
     UnsetTimer,
 )
-from progressor.domain.processes.message import Message, MessageKind
+from progressor.domain.processes.message import Message, MessageKind, Sender
 from progressor.domain.processes.process import Process, ProcessStatus, process_key
 from progressor.domain.processes.task import NodeOutcome, NodeState, RunningTask, TaskType
 from progressor.processor import codec, failures
@@ -68,6 +68,8 @@ TASK = RunningTask(
     started_at=NOW,
     first_started_at=NOW,
     nodes=OUTCOMES,
+    timer_name="reminder",
+    sender=Sender(namespace="shop", process_id="cart-1", task_id=7),
 )
 EVENT = Event(
     event_id=1,
@@ -103,6 +105,8 @@ task {
   nodes { name: "b" state: NODE_STATE_FAILED error { code: 13 reason: "BUG" message: "it broke" } }
   nodes { name: "c" state: NODE_STATE_SKIPPED skipped_because_of: "b" }
   nodes { name: "d" state: NODE_STATE_CANCELLED }
+  timer_name: "reminder"
+  sender { namespace: "shop" process_id: "cart-1" task_id: 7 }
 }
 deadline { seconds: 1777863751 nanos: 123456000 }
 """

@@ -48,6 +48,7 @@ CHECKSUMS = {
     "0033_pre_process_counts.sql": "6d81e2e4f21df213",
     "0034_pre_bulk_operations.sql": "a5bc0a71bb4dac63",
     "0035_pre_failures.sql": "bc3611480aecebb9",
+    "0036_pre_senders.sql": "d1a6ce3e71afd396",
 }
 
 

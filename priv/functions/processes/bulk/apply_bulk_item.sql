@@ -44,7 +44,8 @@ BEGIN
                 p_history_backward => ARRAY[NULL::boolean],
                 p_idempotency_key => ARRAY[format('bulk/%s/%s', p_item.item, p_bulk.operation_id)],
                 p_fingerprint => ARRAY[uuid_send(md5(p_bulk.args)::uuid)], p_waits => ARRAY[false],
-                p_run => ARRAY[false], p_expires_after => ARRAY[0::double precision]) r;
+                p_run => ARRAY[false], p_expires_after => ARRAY[0::double precision],
+                p_sender => NULL) r;
             v_applied.effects := describe_first_task(
                 coalesce(p_now, clock_timestamp()), p_item.slot, p_item.namespace, p_item.process_id);
         WHEN p_bulk.kind = 'cancel' THEN

@@ -16,6 +16,7 @@ from progressor.sdk import (
     ProcessFailedError,
     Processor,
     ProcessStatus,
+    Sender,
     SentMessage,
     Snapshot,
     Step,
@@ -28,6 +29,13 @@ NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 def nothing(_step: Step[Any]) -> None:
     """Do nothing."""
+
+
+def awaited(receiver_task_id: int | None = None) -> AwaitedReply:
+    return AwaitedReply(
+        reply="picked", kind=MessageKind.CALL, namespace="warehouse", process_id="w", task_id=7,
+        number=2, sent_at=NOON, receiver_task_id=receiver_task_id, explanation="",
+    )  # fmt: skip
 
 
 async def test_a_rehearsal_shows_messages_and_answers_each_once() -> None:
@@ -93,14 +101,39 @@ async def test_a_rehearsal_shows_messages_and_answers_each_once() -> None:
     assert [it.type for it in order.steps] == ["init", *["reply"] * 4]
 
 
+async def test_the_handlers_of_a_rehearsal_learn_who_has_sent_a_message() -> None:
+    orders: Processor[Any] = Processor("orders")
+    heard: list[Sender | None] = []
+
+    def hear(step: Step[Any]) -> None:
+        heard.append(step.sender)
+        step.call("w", namespace="warehouse", reply="")
+
+    for register in (orders.init, orders.call, orders.notify, orders.reply):
+        register(hear)
+    sender = Sender(namespace="shop", process_id="cart-1", task_id=7)
+    order = Rehearsal(orders)
+
+    await order.start(sender=sender)
+    await order.call(sender=sender)
+    await order.notify(sender=sender)
+    await order.call()
+    await order.answer(order.messages[0])
+    await order.answer(awaited(receiver_task_id=9))
+
+    *asked, answered, known = heard
+    assert asked == [sender, sender, sender, None]
+    assert answered is not None
+    assert (answered.namespace, answered.process_id) == ("warehouse", "w")
+    assert answered.task_id not in {it.task_id for it in order.steps}
+    assert known == Sender(namespace="warehouse", process_id="w", task_id=9)
+
+
 async def test_what_the_process_of_a_snapshot_waits_for_is_answered_once() -> None:
     orders: Processor[Any] = Processor("orders")
     heard: list[MessageReply[Any]] = []
     orders.reply(lambda step: heard.append(step.reply))
-    awaited = AwaitedReply(
-        reply="picked", kind=MessageKind.CALL, namespace="warehouse", process_id="w", task_id=7,
-        number=2, sent_at=NOON, receiver_task_id=None, explanation="",
-    )  # fmt: skip
+    asked = awaited()
     order = Rehearsal.from_snapshot(orders, Snapshot(
         process=Process(
             namespace="orders", process_id="p", status=ProcessStatus.RUNNING, detail="",
@@ -108,12 +141,12 @@ async def test_what_the_process_of_a_snapshot_waits_for_is_answered_once() -> No
             previous_status=ProcessStatus.INIT, state=None, metadata={}, result=None,
         ),
         history=(), timer=None, waits=(), next_after=None, explanation="",
-        awaited_replies=(awaited,),
+        awaited_replies=(asked,),
     ))  # fmt: skip
 
-    await order.answer(awaited, "tea")
+    await order.answer(asked, "tea")
     with pytest.raises(ValueError, match="already answered"):
-        await order.answer(awaited, "tea")
+        await order.answer(asked, "tea")
 
     assert [(it.name, it.task_id, it.number, it.response) for it in heard] == [
         ("picked", 7, 2, "tea")
