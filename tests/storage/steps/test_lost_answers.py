@@ -1,5 +1,6 @@
 """Writes whose answer was lost are found again, and not mistaken for another client's work."""
 
+import datetime as dt
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,10 +17,12 @@ from progressor.domain.processes.intent import (
     RemoveProcess,
     SetTimer,
 )
+from progressor.domain.processes.message import Message, MessageKind
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.settlements import LeaseLost, Written
 from progressor.storage.replicas.replicas import ZombieCause
+from progressor.storage.steps.messages import Messages
 from tests.support.storage.store import (
     BROKEN,
     LEASE_TIMEOUT,
@@ -65,6 +68,18 @@ async def settle_again(
     return settled
 
 
+async def lost_next(
+    store: Store, connection: Connection, task: RunningTask, outcome: Outcome
+) -> RunningTask:
+    """Settle a task, lose the answer, and return the next one as it is found again."""
+    first = await settle_unheard(store, connection, task, outcome)
+    again = await settle_again(store, connection, task, outcome)
+    assert isinstance(again, Written)
+    assert again.next is not None
+    assert again.next == first.next
+    return again.next
+
+
 async def a_call(store: Store) -> RunningTask:
     key = await store.ready()
     return await store.run_task(a_request(key))
@@ -95,26 +110,36 @@ class TestASettlementWhoseAnswerWasLost:
         key = fresh_key()
         init = await store.start(key)
         await store.admit(a_request(key, args=b"next", caller_context={"who": "me"}))
-        first = await settle_unheard(store, connection, init, success(events=2))
 
-        again = await settle_again(store, connection, init, success(events=2))
-
-        assert isinstance(again, Written)
-        assert again.next is not None
-        assert again.next == first.next
+        assert (await lost_next(store, connection, init, success(events=2))).args == b"next"
 
     async def test_goes_on_with_the_timer_that_it_set(
         self, store: Store, connection: Connection
     ) -> None:
         init = await store.start(fresh_key())
         outcome = success(SetTimer(after=NO_TIME, args=b"t"))
-        first = await settle_unheard(store, connection, init, outcome)
 
-        again = await settle_again(store, connection, init, outcome)
+        assert (await lost_next(store, connection, init, outcome)).args == b"t"
 
-        assert isinstance(again, Written)
-        assert again.next is not None
-        assert again.next == first.next
+    async def test_goes_on_with_all_that_is_known_of_the_next_task(
+        self, store: Store, connection: Connection
+    ) -> None:
+        init, sender = await store.start(fresh_key()), await store.start(fresh_key())
+        timers = {"a": SetTimer(after=NO_TIME)}
+        timer = await store.next_of(init, success(timers=timers))
+        await store.remember(timer, "pay")
+        await store.settled(timer, UNREACHABLE)
+        call = await store.run_task(a_request(init.key))
+        message = Message(kind=MessageKind.NOTIFY, receiver=init.key)
+        await store.settled(sender, success(messages=(message,)), continues=False)
+        await Messages(store.context).deliver((sender.key,))
+        store.clock.advance(dt.timedelta(hours=1))
+
+        notify = await lost_next(store, connection, call, success())
+        again = await lost_next(store, connection, notify, success())
+
+        assert notify.sender is not None
+        assert (again.timer_name, again.has_memos) == ("a", True)
 
     async def test_stands_in_a_batch_with_one_that_was_never_sent(
         self, store: Store, connection: Connection
