@@ -720,6 +720,7 @@ CREATE TABLE progressor.tasks (
     timer_name text,
     has_memos boolean,
     sender json,
+    tried_for interval,
     CONSTRAINT tasks_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
     CONSTRAINT blocked_only_in_schedule CHECK ((status <> 'blocked'::progressor.task_status)),
     CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),

@@ -47,7 +47,7 @@ class RetryTable:
     jitter: Annotated[float, Meta(ge=0, le=1)] = setting(0.2, "random share of a wait")
     attempts_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(10, "attempts in all")
     elapsed_max: Interval | None = setting(
-        None, "time after the first attempt, when retries end; empty: no limit"
+        None, "time that attempts and the waits between them may take; empty: no limit"
     )
     non_retryable_reasons: tuple[str, ...] = setting((), "reasons that are not retried")
 

@@ -115,7 +115,9 @@ class RetryPolicy(_message.Message):
 
     @_builtins.property
     def elapsed_max(self) -> _duration_pb2.Duration:
-        """The time from the first attempt after which there are no more retries. Absent: no limit."""
+        """There are no more retries once attempts and the waits between them have taken so long. Other waits, such
+        as for a processor that cannot be reached, do not count. Absent: no limit.
+        """
 
     @_builtins.property
     def non_retryable_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

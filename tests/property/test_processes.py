@@ -328,6 +328,7 @@ def test_attempts_come_to_an_end(policy: RetryPolicy, spread: float) -> None:
 
 MISSED = Failed(code=14, reason="AWAY", message="", retryable=True, unreachable=True)
 RAISED = Failed(code=2, reason="KeyError", message="", retryable=True)
+BRIEF = st.timedeltas(dt.timedelta(), dt.timedelta(minutes=10))
 
 
 @given(
@@ -349,3 +350,32 @@ def test_only_attempts_that_count_bring_a_process_nearer_to_breaking(
             return
         assert isinstance(found, Retry)
         assert found.attempt_count == counted
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([MISSED, RAISED, RAISED, Released()]), BRIEF, BRIEF), max_size=30
+    ),
+    elapsed_max=BRIEF,
+)
+def test_only_attempts_that_count_and_their_waits_bring_a_task_nearer_to_elapsed_max(
+    steps: list[tuple[Outcome, dt.timedelta, dt.timedelta]], elapsed_max: dt.timedelta
+) -> None:
+    policy = RetryPolicy(jitter=0.0, attempts_max=100, elapsed_max=elapsed_max)
+    namespace = make_namespace(retry_policy=policy)
+    started_at, expected, counted = START, dt.timedelta(), 0
+    for outcome, lasted, outage in steps:
+        task = make_task(attempt=counted + 1, started_at=started_at, tried_for=expected)
+        ended_at = started_at + lasted
+        found = settle(task, outcome, namespace=namespace, now=ended_at, spread=0.0)
+        if outcome is RAISED:
+            counted += 1
+            delay = delay_of(dataclasses.replace(policy, elapsed_max=None), attempt=counted)
+            assert delay is not None
+            expected += lasted + delay
+        if expected > elapsed_max:
+            assert isinstance(found, Break)
+            return
+        assert isinstance(found, Retry)
+        assert found.tried_for == expected
+        started_at = ended_at + found.delay + outage

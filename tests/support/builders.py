@@ -192,7 +192,7 @@ make_zombie = maker(  # the lost lease of a silent replica
     task_type=TaskType.CALL,
     attempt=1,
     token=70,
-    first_started_at=START,
+    started_at=START,
     found_at=START + seconds(10),
     cause=ZombieCause.SILENT,
 )

@@ -67,7 +67,8 @@ BEGIN
         RETURNING k.slot, k.namespace, k.process_id, k.task_id, k.task_type, k.attempt, k.token,
             k.due_at, k.set_by, k.expires_after, t.args, t.caller_context, t.trace_context,
             t.history_after, t.history_limit, t.history_backward, t.step_timeout, t.scheduled_at,
-            t.first_started_at, t.timer_name, t.has_memos, t.sender
+            t.first_started_at, t.timer_name, t.has_memos, t.sender,
+            extract(epoch FROM t.tried_for)::double precision AS tried_for
     ),
     leased AS (
         INSERT INTO running (
@@ -96,7 +97,7 @@ BEGIN
         ) END,
         build_job_part(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options),
-        p.state_version, b.timer_name, b.has_memos, b.sender
+        p.state_version, b.timer_name, b.has_memos, b.sender, b.tried_for
     FROM begun b
     JOIN processes p USING (slot, namespace, process_id);
 END;

@@ -134,7 +134,7 @@ BEGIN
             e_payload, e_format_version, e_metadata, p_starvation_timeout, p_timer_constraints, p_cancels,
             p_state_version,
             m_item, m_number, m_kind, m_slot, m_namespace, m_process_id, m_args, m_caller_context,
-            m_trace_context, m_constraints, m_metadata, p_timers, m_reply, p_failure)
+            m_trace_context, m_constraints, m_metadata, p_timers, m_reply, p_failure, p_tried_for)
     LOOP
         RETURN NEXT v_row;
         v_item := v_row.item;

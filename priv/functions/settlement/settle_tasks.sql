@@ -78,7 +78,8 @@ CREATE FUNCTION settle_tasks(
     m_metadata           jsonb[],
     p_timers             json[],
     m_reply              text[],
-    p_failure            json[]
+    p_failure            json[],
+    p_tried_for          double precision[]
 )
 RETURNS TABLE (LIKE settled_task)
 BY ITEM
@@ -562,9 +563,10 @@ BEGIN
             WHEN 'retry' THEN 'waiting' ELSE 'error'
         END::task_status,
         attempt_count = coalesce(p_attempt_count[s.item], t.attempt_count),
-        -- Without an attempt that counts, the time for attempts has not begun.
+        -- Of the first attempt that counts.
         first_started_at = CASE
             WHEN p_attempt_count[s.item] = 0 THEN NULL ELSE t.first_started_at END,
+        tried_for = make_interval(secs => p_tried_for[s.item]),
         finished_at = CASE WHEN s.outcome <> 'retry' THEN v_now END,
         response = p_response[s.item],
         error_code = p_error_code[s.item],
@@ -600,7 +602,7 @@ BEGIN
         n.args, n.caller_context, n.trace_context, n.history_after, n.history_limit,
         n.history_backward, extract(epoch FROM n.step_timeout)::double precision,
         n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb, n.timer_name,
-        n.has_memos, n.sender;
+        n.has_memos, n.sender, extract(epoch FROM n.tried_for)::double precision;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     ASSERT v_count = cardinality(v_steps), 'a lease without its task';
 

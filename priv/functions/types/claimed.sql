@@ -9,5 +9,5 @@ CREATE TYPE claimed AS (
     corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
     last_event_id bigint, init_task_id bigint, spent bigint[], part json,
     state_version integer, timer_name text,
-    has_memos boolean, sender json
+    has_memos boolean, sender json, tried_for double precision
 );

@@ -9,5 +9,5 @@ CREATE TYPE settled_task AS (
     next_step_timeout double precision, next_scheduled_at timestamptz,
     next_first_started_at timestamptz, effects jsonb, job_effects jsonb, started jsonb,
     next_timer_name text,
-    next_has_memos boolean, next_sender json
+    next_has_memos boolean, next_sender json, next_tried_for double precision
 );

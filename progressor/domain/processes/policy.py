@@ -31,7 +31,8 @@ class RetryPolicy:
 
     A wait is ``initial_interval * coefficient ** (attempt - 1)``, at most ``interval_max``, plus or
     minus a random part of up to ``jitter`` (0 to 1) of itself. ``attempts_max`` counts all
-    attempts; 1: never retried. ``elapsed_max`` counts from the first attempt; None: no limit.
+    attempts; 1: never retried. ``elapsed_max`` limits the time that attempts and these waits take
+    in all, and no other waits, such as for a processor that cannot be reached; None: no limit.
     """
 
     initial_interval: dt.timedelta = dt.timedelta(milliseconds=200)
@@ -74,7 +75,7 @@ def next_delay(
 ) -> dt.timedelta | None:
     """Return how long to wait before the next attempt; None if there is none.
 
-    `attempt`, from 1, is the one that failed, `elapsed` the time since the first began, and
+    `attempt`, from 1, is the one that failed, `elapsed` the time that counts until now, and
     `spread` a random number, -1 .. 1, that places the wait within the jitter. The processor does
     not want to be asked again before `retry_after`.
     """

@@ -70,11 +70,17 @@ class Fail:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The task waits `delay` for its next attempt, of which `attempt_count` are behind it."""
+    """The task waits `delay` for its next attempt, of which `attempt_count` are behind it.
+
+    ``tried_for``, as in `LeasedTask`, of the next attempt. An attempt that is not counted adds
+    nothing, nor does a wait that the policy does not set: for a processor that cannot be reached,
+    a paused namespace, a free worker, a gate.
+    """
 
     delay: dt.timedelta
     attempt_count: int
     error: TaskError | None
+    tried_for: dt.timedelta = dt.timedelta()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,9 +133,10 @@ def settle(
 ) -> Settlement:
     """Return what is to be written for an outcome.
 
-    `now` is on the clock of `task.first_started_at`; `spread`, a random number from -1 to 1, places
+    `now` is on the clock of `task.started_at`; `spread`, a random number from -1 to 1, places
     a delay within the retry policy's jitter; `options` go before the namespace's policies.
     """
+    elapsed = task.tried_for + (now - task.started_at)
     match outcome:
         case Succeeded(intent):
             if isinstance(intent.action, RemoveProcess):
@@ -138,14 +145,15 @@ def settle(
         case Rejected():
             return _settle_rejection(task, outcome)
         case Failed():
-            elapsed = now - task.first_started_at
             policy = options.retry_policy or namespace.policy_for(task.task_type)
             delay = _delay(task, outcome, policy, elapsed=elapsed, spread=spread)
-            return _settle_failure(task, outcome, delay, namespace)
+            return _settle_failure(task, outcome, delay, namespace, elapsed)
         case Lost():
-            return _settle_loss(task, namespace, options)
+            return _settle_loss(task, namespace, options, elapsed)
         case Released():
-            return Retry(delay=_NOW, attempt_count=task.attempt - 1, error=None)
+            return Retry(
+                delay=_NOW, attempt_count=task.attempt - 1, error=None, tried_for=task.tried_for
+            )
         case _:
             assert_never(outcome)
 
@@ -181,12 +189,17 @@ def _delay(
 
 
 def _settle_failure(
-    task: LeasedTask, failed: Failed, delay: dt.timedelta | None, namespace: Namespace
+    task: LeasedTask,
+    failed: Failed,
+    delay: dt.timedelta | None,
+    namespace: Namespace,
+    elapsed: dt.timedelta,
 ) -> Settlement:
     error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
     if delay is not None:
         count = task.attempt - failed.unreachable
-        return Retry(delay=delay, attempt_count=count, error=error)
+        tried_for = task.tried_for if failed.unreachable else elapsed + delay
+        return Retry(delay=delay, attempt_count=count, error=error, tried_for=tried_for)
     if failed.reason in {STEP_TIMEOUT, STILL_RUNNING}:
         attempts = "1 attempt" if task.attempt == 1 else f"{task.attempt} attempts"
         error = dataclasses.replace(error, message=f"{error.message}, {attempts}")
@@ -197,7 +210,9 @@ def _settle_failure(
     return settlement
 
 
-def _settle_loss(task: LeasedTask, namespace: Namespace, options: JobOptions) -> Settlement:
+def _settle_loss(
+    task: LeasedTask, namespace: Namespace, options: JobOptions, elapsed: dt.timedelta
+) -> Settlement:
     error = TaskError(code=_ABORTED, reason=ZOMBIE, message=ZOMBIE_DETECTED)
     policy = options.retry_policy or namespace.policy_for(task.task_type)
     zombie_policy = options.zombie_policy or namespace.zombie_policy
@@ -208,7 +223,7 @@ def _settle_loss(task: LeasedTask, namespace: Namespace, options: JobOptions) ->
             return dataclasses.replace(given_up, fails_job=True)
         return given_up
     if zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:
-        return Retry(delay=_NOW, attempt_count=task.attempt, error=error)
+        return Retry(delay=_NOW, attempt_count=task.attempt, error=error, tried_for=elapsed)
     return _give_up(task, error, namespace, alone=False)
 
 

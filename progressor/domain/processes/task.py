@@ -100,7 +100,11 @@ class Claim:
 
 
 class LeasedTask(Protocol):
-    """A leased task, running or lost. ``attempt`` is from 1; ``broken_by`` broke its process."""
+    """A leased task, running or lost. ``attempt`` is from 1; ``broken_by`` broke its process.
+
+    ``tried_for`` counts for the retry policy's ``elapsed_max``: the attempts before this one, which
+    began at ``started_at``, and the waits that the policy has set between them.
+    """
 
     @property
     def key(self) -> ProcessKey: ...
@@ -118,7 +122,10 @@ class LeasedTask(Protocol):
     def broken_by(self) -> int | None: ...
 
     @property
-    def first_started_at(self) -> dt.datetime: ...
+    def started_at(self) -> dt.datetime: ...
+
+    @property
+    def tried_for(self) -> dt.timedelta: ...
 
     @property
     def trace_context(self) -> Mapping[str, str]: ...
@@ -157,6 +164,7 @@ class RunningTask:
     has_memos: bool = False
     memos: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     sender: Sender | None = None
+    tried_for: dt.timedelta = dt.timedelta()
 
     @property
     def key(self) -> ProcessKey:

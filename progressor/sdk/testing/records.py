@@ -41,7 +41,8 @@ class Task:
     task_type: domain.TaskType
     args: bytes
     scheduled_at: dt.datetime
-    first_started_at: dt.datetime
+    started_at: dt.datetime
+    tried_for: dt.timedelta = dt.timedelta()
     context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     nodes: Sequence[NodeOutcome] = ()

@@ -372,7 +372,7 @@ class Rehearsal(Generic[State]):
                 raise ValueError(message)
             raise errors.NothingToRetryError(self._process_id)
         again = dataclasses.replace(
-            self._breaking_task, attempt=1, broken_by=None, error=None, first_started_at=self._now
+            self._breaking_task, attempt=1, broken_by=None, error=None, tried_for=dt.timedelta()
         )
         await self._run(again)
 
@@ -485,7 +485,6 @@ class Rehearsal(Generic[State]):
         if timer.message.remove:
             await self._remove()
             return
-        timer.first_at = timer.first_at or self._now
         has_range = timer.message.HasField("history_range")
         task = Task(
             key=self._key(),
@@ -495,7 +494,8 @@ class Rehearsal(Generic[State]):
             history_range=timer.message.history_range if has_range else None,
             scheduled_at=timer.due_at,
             attempt=timer.attempt,
-            first_started_at=timer.first_at,
+            started_at=self._now,
+            tried_for=timer.tried_for,
             timer_name=timer.name,
             memos=timer.memos,
         )
@@ -545,7 +545,7 @@ class Rehearsal(Generic[State]):
             sender=sender,
             broken_by=self._expect_process().corrupted_by or None,
             scheduled_at=self.now,
-            first_started_at=self.now,
+            started_at=self.now,
         )
         await self._run(task)
         return task
@@ -610,6 +610,7 @@ class Rehearsal(Generic[State]):
         process = self._process
         assert process is not None, "a task needs a process"
         while True:  # ends with the policy's attempts
+            task.started_at = self._now
             link = RehearsedLink(task.memos, self._now, self._config, scope=self)
             request = self._request(task, process)
             response = await self._processor.answer(request, InlineExecutor(link), link)
@@ -634,10 +635,11 @@ class Rehearsal(Generic[State]):
                     self._recover()
                 await self._record(task, None)
                 return
-            task.attempt += 1
+            task.attempt, task.tried_for = task.attempt + 1, settlement.tried_for
             # The timer of a process in error is what brings it back: nothing else runs before.
             if timer is not None and self.status is not ProcessStatus.ERROR:
                 timer.due_at, timer.attempt = self._now + settlement.delay, task.attempt
+                timer.tried_for = task.tried_for
                 self._timers[timer.name] = timer
                 return
             self._now += settlement.delay

@@ -28,13 +28,13 @@ class Timer:
     due_at: dt.datetime
     task_id: int
     attempt: int = 1
-    first_at: dt.datetime | None = None
+    tried_for: dt.timedelta = dt.timedelta()
     memos: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
     def again(self, not_before: dt.datetime) -> "Timer":
         """Return a new timer, due at the same instant, or at `not_before` if that is later."""
         due_at = max(self.due_at, not_before)
-        return dataclasses.replace(self, due_at=due_at, attempt=1, first_at=None)
+        return dataclasses.replace(self, due_at=due_at, attempt=1, tried_for=dt.timedelta())
 
     def shown(self, codec: Codec) -> DueTimer:
         """Return what a test sees of it."""

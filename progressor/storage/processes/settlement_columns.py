@@ -93,6 +93,7 @@ def columns(batch: Sequence[_Item]) -> Columns:
             result=[i.action.result if isinstance(i.action, Complete) else None for i in intents],
             retry_after=[r and r.delay.total_seconds() for r in retries],
             attempt_count=[r and r.attempt_count for r in retries],
+            tried_for=[r and r.tried_for.total_seconds() for r in retries],
             cancels=[(isinstance(s, Break) and s.cancels) or None for s in settlements],
             state_version=[intent.state_version or None for intent in intents],
         ),

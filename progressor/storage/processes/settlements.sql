@@ -15,6 +15,7 @@ SELECT
     n.step_timeout AS next_step_timeout, n.scheduled_at AS next_scheduled_at,
     n.started_at AS next_started_at, n.first_started_at AS next_first_started_at,
     n.timer_name AS next_timer_name, n.has_memos AS next_has_memos, n.sender AS next_sender,
+    n.tried_for AS next_tried_for,
     CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.job_options IS NOT NULL THEN
         json_build_array(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)

@@ -40,10 +40,11 @@ class Zombie:
     task_type: TaskType
     attempt: int
     token: int
-    first_started_at: dt.datetime
+    started_at: dt.datetime
     found_at: dt.datetime
     cause: ZombieCause
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tried_for: dt.timedelta = dt.timedelta()
     part: Part | None = None
     replica_id: int | None = None
     """The replica that had the lease."""

@@ -73,7 +73,7 @@ LIMIT %(limit)s
 -- has gone ahead by that.
 -- Locks: none; settling them is fenced by their tokens.
 SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.token,
-    t.first_started_at, z.replica_id, z.now AS found_at, z.cause, t.trace_context,
+    z.leased_at AS started_at, t.tried_for, z.replica_id, z.now AS found_at, z.cause, t.trace_context,
     CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.job_options IS NOT NULL THEN
         json_build_array(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
@@ -105,7 +105,7 @@ FROM (
 ) z
 -- A look-up per lease, whatever the planner believes of how many there are.
 CROSS JOIN LATERAL (
-    SELECT t.first_started_at, t.trace_context
+    SELECT t.tried_for, t.trace_context
     FROM progressor.tasks t
     WHERE (t.slot, t.namespace, t.process_id, t.task_id)
         = (z.slot, z.namespace, z.process_id, z.task_id)

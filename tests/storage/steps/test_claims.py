@@ -309,7 +309,7 @@ class TestZombies:
         zombies = await store.find_zombies()
 
         assert [(each.task_id, each.cause) for each in zombies] == [(lost.task_id, "silent")]
-        assert zombies[0].first_started_at == lost.first_started_at
+        assert zombies[0].started_at == lost.started_at
         assert held.task_id not in {each.task_id for each in zombies}
         await other.beat()
 

@@ -38,6 +38,7 @@ from tests.support.storage.store import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+SECOND = dt.timedelta(seconds=1)
 REFUSED = Rejected(code=3, message="no", reason="BAD")
 OUTCOMES: tuple[Outcome, ...] = (success(events=1), success(Complete()), REFUSED, BROKEN)
 
@@ -139,7 +140,7 @@ class TestASettlementWhoseAnswerWasLost:
         again = await lost_next(store, connection, notify, success())
 
         assert notify.sender is not None
-        assert (again.timer_name, again.has_memos) == ("a", True)
+        assert (again.timer_name, again.has_memos, again.tried_for) == ("a", True, SECOND)
 
     async def test_stands_in_a_batch_with_one_that_was_never_sent(
         self, store: Store, connection: Connection

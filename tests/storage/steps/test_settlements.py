@@ -1,6 +1,7 @@
 """Settlement: what each outcome, and a retry, does to task, process, timer and queue."""
 
 import asyncio
+import dataclasses
 import datetime as dt
 from collections.abc import Sequence
 from typing import Any
@@ -540,6 +541,22 @@ class TestARetry:
         assert again.task.scheduled_at == call.scheduled_at
         following = await store.next_of(again.task)
         assert following.task_id == later.task_id
+
+    async def test_counts_attempts_and_its_own_waits_but_no_outage(self, store: Store) -> None:
+        call = await store.run_task(a_request(await store.ready()))
+        away = dataclasses.replace(UNREACHABLE, unreachable=True)
+        store.clock.advance(SECOND)
+        await store.settled(call, UNREACHABLE)
+
+        tried_for = []
+        for outcome in (away, UNREACHABLE, away):
+            store.clock.advance(dt.timedelta(hours=1))
+            [again] = await store.claim_due()
+            tried_for.append(again.task.tried_for)
+            store.clock.advance(SECOND)
+            await store.settled(again.task, outcome)
+
+        assert tried_for == [2 * SECOND, 2 * SECOND, 4 * SECOND]
 
     async def test_keeps_the_timer_blocked(self, store: Store) -> None:
         key, timer = await store.timed()

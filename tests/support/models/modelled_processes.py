@@ -285,6 +285,7 @@ class ModelledStorage:
             following.task_id = following.task_id or written.next.task_id
             assert written.next.task_id == following.task_id
             assert written.next.attempt == following.attempt
+            assert written.next.tried_for == following.tried_for
             assert written.next.has_memos or not following.memos
             self.hold(written.next, held.store)
         if written.process is not None:
@@ -375,6 +376,7 @@ class ModelledStorage:
         for number, task in claimed:
             expected = self.model.claim(due[task.task_id], task.task_id)
             assert (task.task_type, task.attempt) == (expected.task_type, expected.attempt)
+            assert task.tried_for == expected.tried_for
             assert task.has_memos or not expected.memos
             self.hold(task, number)
         return set(ids)

@@ -32,6 +32,7 @@ class ModelTask:
     response: bytes | None = None
     constraints: Constraints | None = None
     is_acknowledged: bool = False
+    tried_for: dt.timedelta = dt.timedelta()
     memos: set[str] = dataclasses.field(default_factory=set)
     timer_name: str = ""
 
@@ -190,7 +191,7 @@ class Model:
                 self._break(process, task, settlement)
             case Retry():
                 task.status, task.attempt = TaskStatus.WAITING, settlement.attempt_count
-                task.due_at = now + settlement.delay
+                task.due_at, task.tried_for = now + settlement.delay, settlement.tried_for
                 task.error_reason = (
                     settlement.error.reason if settlement.error is not None else None
                 )
@@ -219,6 +220,7 @@ class Model:
             task.task_type in TIMER_TYPES or (retries and task.task_type is not TaskType.JOIN)
         ):
             task.status, task.attempt, task.due_at = TaskStatus.WAITING, 0, now
+            task.tried_for = dt.timedelta()
             if task.task_type in TIMER_TYPES:
                 process.add_timer(task)
             else:

@@ -91,7 +91,7 @@ def test_a_retryable_failure_waits_for_the_next_attempt(
     task = make_task(task_type=task_type, attempt=2)
 
     assert settlement_of(make_failure(), task, spread=spread) == Retry(
-        delay=seconds(delay), attempt_count=2, error=AWAY
+        delay=seconds(delay), attempt_count=2, error=AWAY, tried_for=seconds(delay)
     )
 
 
@@ -149,9 +149,9 @@ def test_only_an_exhausted_call_fails_alone_where_the_namespace_says_so(
     assert failed_for_good == Break(AWAY)
 
 
-def test_the_time_since_the_first_attempt_counts() -> None:
+def test_the_time_of_all_attempts_and_waits_counts() -> None:
     policy = dataclasses.replace(POLICY, elapsed_max=seconds(60))
-    task = make_task(first_started_at=START - seconds(59))
+    task = make_task(started_at=START - seconds(9), tried_for=seconds(50))
 
     found = settlement_of(make_failure(), task, namespace=make_namespace(retry_policy=policy))
 
@@ -187,7 +187,7 @@ NO_MORE = RetryPolicy(attempts_max=1, elapsed_max=seconds(1), non_retryable_reas
 @pytest.mark.parametrize(
     ("attempt", "settlement"),
     [
-        (3, Retry(delay=seconds(20), attempt_count=3, error=AWAY)),
+        (3, Retry(delay=seconds(20), attempt_count=3, error=AWAY, tried_for=seconds(20))),
         (4, Break(AWAY)),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_patient_failure_is_tried_again_whatever_the_policy_says() -> None:
 
     found = settlement_of(
         failure,
-        make_task(attempt=1000, first_started_at=START - seconds(3600)),
+        make_task(attempt=1000, tried_for=seconds(3600)),
         options=JobOptions(retry_policy=NO_MORE),
     )
 

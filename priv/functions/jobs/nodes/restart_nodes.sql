@@ -118,7 +118,8 @@ BEGIN
     repeated AS (
         UPDATE tasks t
         SET status = 'waiting', attempt_count = 0, scheduled_at = p_now, first_started_at = NULL,
-            started_at = NULL, finished_at = NULL, token = NULL, replica_id = NULL
+            started_at = NULL, tried_for = NULL, finished_at = NULL, token = NULL,
+            replica_id = NULL
         FROM again a
         WHERE t.ctid = a.broken_row
     ),

@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     UPDATE tasks t
     SET status = 'waiting', attempt_count = 0, scheduled_at = p_now, first_started_at = NULL,
-        started_at = NULL, finished_at = NULL, token = NULL, replica_id = NULL
+        started_at = NULL, tried_for = NULL, finished_at = NULL, token = NULL, replica_id = NULL
     WHERE (t.slot, t.namespace, t.process_id, t.task_id)
         = (p_process.slot, p_process.namespace, p_process.process_id, p_process.corrupted_by)
     RETURNING * INTO v_task;
