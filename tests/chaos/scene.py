@@ -103,10 +103,12 @@ async def open_scene(directory: Path, *, replica_count: int, seed: int) -> Async
 
 def _scene(cluster: Cluster, conninfo: str, directory: Path, addresses: Sequence[str]) -> Scene:
     journals = [directory / f"journal-{number}.jsonl" for number in range(2)]
+    # One with streams, and one without.
+    engines = ((), ("--engine", addresses[2]))
     processors = {
         f"processor {number}": ChildProcess(
             "tests.chaos.load.processor",
-            *("--bind", addresses[number], "--journal", str(journal)),
+            *("--bind", addresses[number], "--journal", str(journal), *engines[number]),
             log=directory / f"processor-{number}.log",
         )
         for number, journal in enumerate(journals)

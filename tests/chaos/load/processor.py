@@ -1,8 +1,9 @@
 """The processor of a chaos run: does the deed that a request names, and keeps a journal of it.
 
-``python -m tests.chaos.load.processor --bind HOST:PORT --journal FILE``. What a step decides
-follows from its request, its task id, its attempt and whether its process is in error alone, so
-that any processor answers alike.
+``python -m tests.chaos.load.processor --bind HOST:PORT --journal FILE [--engine HOST:PORT]``. With
+the address of an engine it has no streams: steps come by calls, and ask by StepService. What a step
+decides follows from its request, its task id, its attempt and whether its process is in error
+alone, so that any processor answers alike.
 """
 
 import argparse
@@ -155,9 +156,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bind", required=True)
     parser.add_argument("--journal", required=True, type=Path)
+    parser.add_argument("--engine")
     arguments = parser.parse_args()
     recorder = steps.Recorder(path_beside(arguments.journal))
-    processor(Journal(arguments.journal), recorder).serve(arguments.bind)
+    made, engine = processor(Journal(arguments.journal), recorder), arguments.engine
+    made.serve(arguments.bind, streaming=engine is None, engine=engine)
 
 
 if __name__ == "__main__":
