@@ -11,13 +11,15 @@ from progressor.domain.processes.admission import Import, Request, Verdict
 from progressor.domain.processes.intent import Complete, Failed, Outcome, Rejected
 from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import Part, ProcessKey
+from progressor.domain.processes.reply import PROCESS_FINISHED
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.processes.task import TIMER_TYPES, NodeState, RunningTask, TaskType
 from progressor.domain.views.replica import StepTally
 from progressor.processor.failures import code_name
 from progressor.storage.processes.claims import Claimed
 from progressor.storage.processes.settlements import Entry
-from progressor.storage.replicas.replicas import Zombie
+from progressor.storage.replicas.replicas import Zombie, ZombieCause
+from progressor.storage.rows.effects import Cancellation
 from progressor.telemetry.metrics.registry import Metrics
 
 SETTLEMENT_NAMES: Mapping[type[Settlement], str] = {
@@ -110,6 +112,17 @@ class Measures:
             labels = (namespace, task_type, code_name(outcome.code), str(rejected).lower())
             self._metrics.processor_errors.add(1, labels)
 
+    def revoked(self, cancellation: Cancellation) -> None:
+        """Count a task that was ended from outside while it ran."""
+        error = cancellation.error
+        if cancellation.removed:
+            cause = "removed"
+        elif error is None:
+            cause = "cancelled"
+        else:
+            cause = "terminated" if error.reason == PROCESS_FINISHED else "stopped"
+        self._metrics.revoked.add(1, (cancellation.namespace, cancellation.task.task_type, cause))
+
     def settled(self, entry: Entry, seconds: float) -> None:
         """Count a settlement that became durable `seconds` after it was decided."""
         metrics, settlement = self._metrics, entry.settlement
@@ -146,6 +159,9 @@ class Measures:
         metrics = self._metrics
         metrics.zombie_collection.record(seconds * MILLISECONDS, (namespace, task_type))
         metrics.zombies_collected.add(1, (namespace, zombie.cause, policy, name))
+        if zombie.cause is not ZombieCause.UNKNOWN:
+            # No worker knew of that lease, so that no step ran.
+            metrics.revoked.add(1, (namespace, task_type, "lease_lost"))
         metrics.settled.add(1, (namespace, task_type, name))
         if zombie.part is not None:
             count_ends(metrics, zombie.key, zombie.part, task_type, settlement)

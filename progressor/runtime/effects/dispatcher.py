@@ -117,6 +117,7 @@ class EffectDispatcher:
         task = cancellation.task
         if task.lease is not None:
             self.replies.revoke(task.lease)
+            self.context.measures.revoked(cancellation)
         if task.task_type not in _REQUESTS and not task.reply_to:
             return
         result = TaskResult(

@@ -299,6 +299,13 @@ class Metrics:
         "Settlements refused because their lease was lost.",
         "namespace", "task_type",
     )
+    revoked: Counter = _counter(
+        "progressor_steps_revoked", "{task}",
+        "Steps whose lease was taken back while they ran, by the replica that did so. cause: "
+        "cancelled, terminated, removed, stopped (their job has ended, or is retried), lease_lost "
+        "(their replica was silent, or they overran).",
+        "namespace", "task_type", "cause",
+    )
     abandoned: Counter = _counter(
         "progressor_steps_abandoned", "{task}",
         "Steps abandoned because no heartbeat could be written, or the namespace was deleted.",

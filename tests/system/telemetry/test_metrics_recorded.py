@@ -48,8 +48,8 @@ WRITES_OF_RUNNING_STEPS = {"store_memos", "extend_leases"}
 POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (
-    "fenced", "abandoned", "zombies_collected", "scan_found", "gates_scan_found", "scans_failed",
-    "notifications_lost", "jobs_recovered", "largest_step", "messages_scan_found",
+    "fenced", "abandoned", "revoked", "zombies_collected", "scan_found", "gates_scan_found",
+    "scans_failed", "notifications_lost", "jobs_recovered", "largest_step", "messages_scan_found",
 )  # fmt: skip
 """What nothing is counted of, unless something is wrong."""
 
@@ -319,8 +319,31 @@ async def test_a_lost_lease_is_counted_by_its_cause_and_its_end(
     name = env.namespace
     assert seen.value("zombies_collected", name, "silent", "retry", "retry") == 1
     assert seen.counts("zombie_collection") == {(name, "call"): 1}
+    assert seen.value("revoked", name, "call", "lease_lost") == 1
     assert seen.value("settled", name, "call", "retry") == 1
     assert seen.value("settled", name, "call", "finish") == 1
+
+
+async def test_a_step_that_a_request_ends_is_counted_by_the_cause(
+    replica: Replica, env: Env
+) -> None:
+    for cause in ("cancelled", "terminated", "removed"):
+        _, task_id = await env.busy(cause)
+        match cause:
+            case "cancelled":
+                await env.client.cancel(cause, task_id=task_id)
+            case "terminated":
+                await env.client.terminate(cause, "enough")
+            case "removed":
+                await env.client.remove(cause)
+    await env.running("idle")
+    await env.client.terminate("idle", "enough")
+
+    assert {
+        labels: count
+        for labels, count in counted(replica.engine.metrics.revoked).items()
+        if labels[0] == env.namespace
+    } == {(env.namespace, "call", it): 1 for it in ("cancelled", "terminated", "removed")}
 
 
 DONE = answering(complete=Complete(result=b""))
