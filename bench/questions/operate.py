@@ -1,4 +1,4 @@
-"""How long do failures, a preview and each filter of List take with a million processes?"""
+"""How long do failures, a preview, counts and lists take with a million processes?"""
 
 import functools
 import time
@@ -23,8 +23,10 @@ _NAMESPACE = "operated"
 _REQUESTS = 20
 """Requests of a turn, one after the other."""
 _WARM_UP = 2
-_LISTS = ("all", "status", "created", "metadata", "failure", "reason", "broken", "prefix")
-NAMES = ("failures", "preview", *(f"list_{name}" for name in _LISTS))
+_FILTERS = ("all", "status", "created", "metadata", "failure", "reason", "broken", "prefix")
+NAMES = (
+    "failures", "preview", *(f"{what}_{name}" for what in ("count", "list") for name in _FILTERS),
+)  # fmt: skip
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
@@ -79,6 +81,10 @@ async def _requests(
         "preview": functools.partial(bulks.PreviewBulk, preview),
         **{
             f"list_{name}": functools.partial(processes.List, pb.ListRequest(filter=it))
+            for name, it in filters.items()
+        },
+        **{
+            f"count_{name}": functools.partial(processes.Count, pb.CountRequest(filter=it))
             for name, it in filters.items()
         },
     }

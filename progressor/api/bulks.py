@@ -11,7 +11,7 @@ from progressor.api.calls.servicer import Servicer, reading
 from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.calls.validation import Id, PageSize, check_id, read_payload, text_of
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
-from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.process import EXACT_MAX_DEFAULT, ProcessStatus
 from progressor.domain.views.bulk import (
     FAILED_WINDOW_DEFAULT,
     FAILED_WINDOW_MAX,
@@ -158,9 +158,11 @@ class BulkServicer(Servicer):
     async def preview_bulk(self, asked: Preview, _: CallContext) -> pb.PreviewBulkResponse:
         backend, processes = self._backend(), applicable(asked.kind, asked.filter)
         await self._check_namespace(processes)
-        count, is_estimate = await backend.bulk_control.bulks.count(asked.kind, asked.filter)
+        counted = await backend.counts.count(processes, exact_max=EXACT_MAX_DEFAULT)
         query = ProcessQuery(filter=processes, page_size=SAMPLE_SIZE)
-        response = pb.PreviewBulkResponse(matched_count=count, is_estimate=is_estimate)
+        response = pb.PreviewBulkResponse(
+            matched_count=counted.count, is_estimate=counted.is_estimate
+        )
         for process in await backend.processes.list(query):
             fill_process(response.sample.add(), process)
         return response

@@ -112,6 +112,7 @@ _COMMANDS = {
             "processes.processes:list_processes",
             "Print the processes of one namespace or all.",
         ),
+        ("count", "processes.counts:count", "Count the processes of one namespace or all."),
         ("failures", "processes.failures:failures", "Print what has broken processes."),
         ("put", "processes.processes:put", "Import a process."),
         ("terminate", "processes.processes:terminate", "End a process, and keep its record."),

@@ -224,6 +224,7 @@ class Wiring:
             bulk_control=BulkControl(
                 bulks=Bulks(self._front), namespaces=self.namespaces, effects=self._effects
             ),
+            counts=Counts(self._front, self._dsn),
             failures=Failures(self._front),
         )
 

@@ -49,6 +49,9 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.domain.processes.message import Sender as Sender
     from progressor.domain.processes.policy import Pause as Pause, RetryPolicy as RetryPolicy
+    from progressor.domain.processes.process import (
+        ProcessCount as ProcessCount, ProcessCounts as ProcessCounts,
+    )
     from progressor.domain.views.activity import NamespaceQueue as NamespaceQueue
     from progressor.domain.views.replica import StepTally as StepTally
     from progressor.errors import (
@@ -172,6 +175,7 @@ _MODULES = {
     "progressor.domain.processes.event": "Direction HistoryRange NO_HISTORY",
     "progressor.domain.processes.message": "Sender",
     "progressor.domain.processes.policy": "Pause RetryPolicy",
+    "progressor.domain.processes.process": "ProcessCount ProcessCounts",
     "progressor.domain.views.activity": "NamespaceQueue",
     "progressor.domain.views.replica": "StepTally",
     "progressor.errors": """

@@ -587,6 +587,7 @@ class GetResponse(_message.Message):
     LATER_TIMERS_FIELD_NUMBER: _builtins.int
     AWAITED_REPLIES_FIELD_NUMBER: _builtins.int
     REQUESTED_REPLIES_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     next_after: _builtins.int
     """If the range has more events than fit into a message: the `after` to continue with."""
     explanation: _builtins.str
@@ -625,6 +626,12 @@ class GetResponse(_message.Message):
         started it. At most the first 100.
         """
 
+    @_builtins.property
+    def failure(self) -> Global___FailureGroup:
+        """What broke it, with how many processes it has broken that are in error now. Absent: the process is not
+        in error, or the engine keeps the group no longer.
+        """
+
     def __init__(
         self,
         *,
@@ -638,10 +645,11 @@ class GetResponse(_message.Message):
         later_timers: _abc.Iterable[_types_pb2.Timer] | None = ...,
         awaited_replies: _abc.Iterable[_messages_pb2.AwaitedReply] | None = ...,
         requested_replies: _abc.Iterable[_messages_pb2.AwaitedReply] | None = ...,
+        failure: Global___FailureGroup | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "failure", b"failure", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "awaited_replies", b"awaited_replies", "explanation", b"explanation", "history", b"history", "job_role", b"job_role", "later_timers", b"later_timers", "next_after", b"next_after", "process", b"process", "requested_replies", b"requested_replies", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "awaited_replies", b"awaited_replies", "explanation", b"explanation", "failure", b"failure", "history", b"history", "job_role", b"job_role", "later_timers", b"later_timers", "next_after", b"next_after", "process", b"process", "requested_replies", b"requested_replies", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
     _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
@@ -1242,6 +1250,104 @@ class ListResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListResponse: _TypeAlias = ListResponse  # noqa: Y015
+
+@_typing.final
+class CountRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    EXACT_MAX_FIELD_NUMBER: _builtins.int
+    exact_max: _builtins.int
+    """Up to how many it counts one by one, 1 .. 1,000,000. 0: 100,000."""
+    @_builtins.property
+    def filter(self) -> _types_pb2.ProcessFilter:
+        """Absent: all processes of all namespaces."""
+
+    def __init__(
+        self,
+        *,
+        filter: _types_pb2.ProcessFilter | None = ...,
+        exact_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exact_max", b"exact_max", "filter", b"filter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountRequest: _TypeAlias = CountRequest  # noqa: Y015
+
+@_typing.final
+class CountResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    IS_ESTIMATE_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    is_estimate: _builtins.bool
+    """True if more than exact_max match, and the count is the planner's estimate; or if one of the counts by
+    namespace is an estimate.
+    """
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProcessCounts]:
+        """The counts by namespace, in the order of their names, if the filter has no more than a namespace and
+        statuses. Namespaces without such processes are included.
+        """
+
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        is_estimate: _builtins.bool = ...,
+        namespaces: _abc.Iterable[Global___ProcessCounts] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "is_estimate", b"is_estimate", "namespaces", b"namespaces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountResponse: _TypeAlias = CountResponse  # noqa: Y015
+
+@_typing.final
+class ProcessCounts(_message.Message):
+    """How many processes of a namespace have which status. 0 for statuses that were not asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    INIT_COUNT_FIELD_NUMBER: _builtins.int
+    RUNNING_COUNT_FIELD_NUMBER: _builtins.int
+    ERROR_COUNT_FIELD_NUMBER: _builtins.int
+    FINISHED_COUNT_FIELD_NUMBER: _builtins.int
+    IS_ESTIMATE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    init_count: _builtins.int
+    running_count: _builtins.int
+    error_count: _builtins.int
+    finished_count: _builtins.int
+    is_estimate: _builtins.bool
+    """True while a replica of a release that does not count runs, and after that until all processes have
+    been counted anew.
+    """
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        init_count: _builtins.int = ...,
+        running_count: _builtins.int = ...,
+        error_count: _builtins.int = ...,
+        finished_count: _builtins.int = ...,
+        is_estimate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_count", b"error_count", "finished_count", b"finished_count", "init_count", b"init_count", "is_estimate", b"is_estimate", "namespace", b"namespace", "running_count", b"running_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessCounts: _TypeAlias = ProcessCounts  # noqa: Y015
 
 @_typing.final
 class ListFailuresRequest(_message.Message):

@@ -101,6 +101,11 @@ class ProcessServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.ListRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_process__service__pb2.ListResponse.FromString,
                 _registered_method=True)
+        self.Count = channel.unary_unary(
+                '/progressor.v1.ProcessService/Count',
+                request_serializer=progressor_dot_v1_dot_process__service__pb2.CountRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_process__service__pb2.CountResponse.FromString,
+                _registered_method=True)
         self.ListFailures = channel.unary_unary(
                 '/progressor.v1.ProcessService/ListFailures',
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.ListFailuresRequest.SerializeToString,
@@ -242,6 +247,15 @@ class ProcessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Count(self, request, context):
+        """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
+        than a namespace and statuses in the filter the count is exact, by namespace and status, and takes as
+        long however many processes there are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListFailures(self, request, context):
         """Pages through the groups of failures that have broken processes: those with most broken processes
         first, then those seen last. Failures of one namespace are one group if they have the same reason,
@@ -348,6 +362,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.ListRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_process__service__pb2.ListResponse.SerializeToString,
+            ),
+            'Count': grpc.unary_unary_rpc_method_handler(
+                    servicer.Count,
+                    request_deserializer=progressor_dot_v1_dot_process__service__pb2.CountRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_process__service__pb2.CountResponse.SerializeToString,
             ),
             'ListFailures': grpc.unary_unary_rpc_method_handler(
                     servicer.ListFailures,
@@ -723,6 +742,33 @@ class ProcessService(object):
             '/progressor.v1.ProcessService/List',
             progressor_dot_v1_dot_process__service__pb2.ListRequest.SerializeToString,
             progressor_dot_v1_dot_process__service__pb2.ListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Count(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ProcessService/Count',
+            progressor_dot_v1_dot_process__service__pb2.CountRequest.SerializeToString,
+            progressor_dot_v1_dot_process__service__pb2.CountResponse.FromString,
             options,
             channel_credentials,
             insecure,

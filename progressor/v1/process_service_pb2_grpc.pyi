@@ -128,6 +128,11 @@ class ProcessServiceStub:
     """
     List: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]
     """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+    Count: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CountRequest, _process_service_pb2.CountResponse]
+    """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
+    than a namespace and statuses in the filter the count is exact, by namespace and status, and takes as
+    long however many processes there are.
+    """
     ListFailures: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.ListFailuresRequest, _process_service_pb2.ListFailuresResponse]
     """Pages through the groups of failures that have broken processes: those with most broken processes
     first, then those seen last. Failures of one namespace are one group if they have the same reason,
@@ -214,6 +219,11 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """
     List: _aio.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]  # type: ignore[assignment]
     """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+    Count: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CountRequest, _process_service_pb2.CountResponse]  # type: ignore[assignment]
+    """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
+    than a namespace and statuses in the filter the count is exact, by namespace and status, and takes as
+    long however many processes there are.
+    """
     ListFailures: _aio.UnaryUnaryMultiCallable[_process_service_pb2.ListFailuresRequest, _process_service_pb2.ListFailuresResponse]  # type: ignore[assignment]
     """Pages through the groups of failures that have broken processes: those with most broken processes
     first, then those seen last. Failures of one namespace are one group if they have the same reason,
@@ -375,6 +385,17 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.ListResponse, _abc.Awaitable[_process_service_pb2.ListResponse]]:
         """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+
+    @_abc_1.abstractmethod
+    def Count(
+        self,
+        request: _process_service_pb2.CountRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_process_service_pb2.CountResponse, _abc.Awaitable[_process_service_pb2.CountResponse]]:
+        """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
+        than a namespace and statuses in the filter the count is exact, by namespace and status, and takes as
+        long however many processes there are.
+        """
 
     @_abc_1.abstractmethod
     def ListFailures(

@@ -30,6 +30,7 @@ from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.processes import Processes
+from progressor.storage.replicas.counts import Counts
 from progressor.storage.replicas.queues import Activities
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.schedules.schedules import Schedules
@@ -155,6 +156,7 @@ class Backend:
     activities: Activities
     running_steps: RunningSteps
     bulk_control: BulkControl
+    counts: Counts
     failures: Failures
 
 

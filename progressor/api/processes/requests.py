@@ -24,10 +24,16 @@ from progressor.api.processes.responses import CAUSE_FROM_WIRE
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import WHOLE_HISTORY, HistoryRange, NewEvent
 from progressor.domain.processes.intent import TIMERS_MAX, SetTimer
-from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.process import (
+    EXACT_MAX_CEILING,
+    EXACT_MAX_DEFAULT,
+    ProcessKey,
+    ProcessStatus,
+)
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.bulk import OPERATIONS
 from progressor.domain.views.failure import FailureQuery
+from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery
 from progressor.domain.views.wait import Cause
 from progressor.v1 import process_service_pb2 as pb
@@ -35,7 +41,7 @@ from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
 from progressor.wire.processes import check_caller_context
-from progressor.wire.shapes import UNSENT, Field, Shape, Violations, read_each
+from progressor.wire.shapes import UNSENT, Field, Shape, Violations, between, read_each
 
 TASK_ID_MIN = 1
 END_REASON_BYTES_MAX = 1024
@@ -200,6 +206,20 @@ _LISTING = Shape(
     causes=Field(read=_causes_of),
 )
 
+
+def _exact_max_of(message: pb.CountRequest, path: str, _context: object) -> int:
+    between(0, EXACT_MAX_CEILING)(message.exact_max, f"{path}exact_max")
+    return message.exact_max or EXACT_MAX_DEFAULT
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """A Count: of what, and up to how many one by one."""
+
+    filter: ProcessFilter
+    exact_max: Annotated[int, Field(read=_exact_max_of)]
+
+
 _FAILURES = Shape(
     FailureQuery,
     pb.ListFailuresRequest,
@@ -213,6 +233,7 @@ get_from_wire = Shape(Reading, pb.GetRequest).read
 termination_from_wire = Shape(Termination, pb.TerminateRequest).read
 trace_from_wire = Shape(Tracing, pb.TraceRequest).read
 list_from_wire = _LISTING.read
+count_from_wire = Shape(Counting, pb.CountRequest, filter=FILTER).read
 failures_from_wire = _FAILURES.read
 
 

@@ -12,8 +12,9 @@ from progressor.domain.gates.constraint import Order, Version
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.message import RefusedMessage
+from progressor.domain.processes.process import ProcessCount
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views import failure, why
+from progressor.domain.views import why
 from progressor.domain.views.failure import FailureGroup
 from progressor.domain.views.process import (
     AwaitedReply,
@@ -146,7 +147,11 @@ def fill_wait(message: types_pb2.Wait, wait: Wait) -> None:
 
 
 def get_to_wire(
-    view: ProcessView, page: HistoryPage, *, without_state: bool = False
+    view: ProcessView,
+    page: HistoryPage,
+    failure: FailureGroup | None = None,
+    *,
+    without_state: bool = False,
 ) -> pb.GetResponse:
     """Return what Get answers: as much of the page as fits, but one event at least.
 
@@ -158,8 +163,14 @@ def get_to_wire(
     add_event = response.history.add
     for event in page.events:
         process_wire.fill_event(add_event(), event)
-    if view.timer is not None:
-        _TIMER.write(view.timer, response.timer)
+    parts: Sequence[tuple[Shape[Any, Any], object, Message]] = (
+        (_TIMER, view.timer, response.timer),
+        (_ROLE, view.role, response.job_role),
+        (_FAILURE, failure, response.failure),
+    )
+    for shape, part, message in parts:
+        if part is not None:
+            shape.write(part, message)
     for timer in view.later_timers:
         _TIMER.write(timer, response.later_timers.add())
     _fill_some(response.waits, view.waits[:WAITS_MAX], fill_wait, WAITS_BYTES_MAX)
@@ -167,8 +178,6 @@ def get_to_wire(
         view.process, view.waits, view.role, view.replies.awaited
     )
     _fill_replies(response, view.replies)
-    if view.role is not None:
-        _ROLE.write(view.role, response.job_role)
     if page.next_after is not None:
         response.next_after = page.next_after
     if without_state:
@@ -250,12 +259,13 @@ def list_to_wire(page: ProcessPage) -> pb.ListResponse:
     return response
 
 
-_failure_to_wire = Shape(FailureGroup, pb.FailureGroup).message
+count_to_wire = Shape(ProcessCount, pb.CountResponse).message
+_FAILURE = Shape(FailureGroup, pb.FailureGroup)
 
 
 def failures_to_wire(groups: Sequence[FailureGroup], *, page_size: int) -> pb.ListFailuresResponse:
-    page, token = page_tokens.FAILURES.page(groups, page_size, failure.place_of)
-    return pb.ListFailuresResponse(failures=map(_failure_to_wire, page), next_page_token=token)
+    page, token = page_tokens.FAILURES.page(groups, page_size, lambda it: it.place)
+    return pb.ListFailuresResponse(failures=map(_FAILURE.message, page), next_page_token=token)
 
 
 def _fill_listed(message: types_pb2.Process, listed: Listed) -> None:

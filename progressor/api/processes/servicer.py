@@ -10,11 +10,18 @@ from progressor.api.calls.servicer import Backend, Servicer, log_change, reading
 from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.calls.turns import Turns
 from progressor.api.processes import requests, responses
-from progressor.api.processes.requests import Admitted, NamedTask, Reading, Termination, Tracing
+from progressor.api.processes.requests import (
+    Admitted,
+    Counting,
+    NamedTask,
+    Reading,
+    Termination,
+    Tracing,
+)
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
-from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views.failure import FailureQuery
+from progressor.domain.views.failure import FailureGroup, FailureQuery
 from progressor.domain.views.process import HistoryPage, ProcessQuery, ProcessView
 from progressor.v1 import process_service_pb2 as pb
 from progressor.wire import processes as process_wire
@@ -71,7 +78,8 @@ class ProcessServicer(Servicer):
         after = asked.history_range.after
         if after > view.process.last_event_id:
             raise errors.EventNotFoundError(asked.key.process_id, after)
-        return responses.get_to_wire(view, page, without_state=message.without_state)
+        failure = await self._failure_of(view.process)
+        return responses.get_to_wire(view, page, failure, without_state=message.without_state)
 
     async def put(self, message: pb.PutRequest, context: CallContext) -> pb.PutResponse:
         seconds_left(context)
@@ -113,6 +121,11 @@ class ProcessServicer(Servicer):
     @reading(requests.list_from_wire)
     async def list(self, query: ProcessQuery, _: CallContext) -> pb.ListResponse:
         return responses.list_to_wire(await self._backend().processes.page(query))
+
+    @reading(requests.count_from_wire)
+    async def count(self, asked: Counting, _: CallContext) -> pb.CountResponse:
+        counted = await self._backend().counts.count(asked.filter, exact_max=asked.exact_max)
+        return responses.count_to_wire(counted)
 
     @reading(requests.failures_from_wire)
     async def list_failures(self, query: FailureQuery, _: CallContext) -> pb.ListFailuresResponse:
@@ -180,6 +193,12 @@ class ProcessServicer(Servicer):
                 decode(message, *more, payload_bytes_max=bytes_max)
                 raise
         return decode(message, *more, payload_bytes_max=bytes_max)
+
+    async def _failure_of(self, process: Process) -> FailureGroup | None:
+        if not process.failure_id:
+            return None
+        query = FailureQuery(namespace=process.key.namespace, failure_id=process.failure_id)
+        return next(iter(await self._backend().failures.list(query)), None)
 
     async def _await_init(self, view: ProcessView, seconds: float | None) -> None:
         """Return when the init task has ended, however it has."""

@@ -9,13 +9,13 @@ from progressor.domain.views.failure import BROKEN_COUNT_MAX
 from progressor.sdk.values.processes import FailureGroup, TaskType
 
 
-def _broken(group: FailureGroup) -> str:
+def broken_text(group: FailureGroup) -> str:
     more = " or more" if group.broken_count >= BROKEN_COUNT_MAX else ""
     return f"{group.broken_count:,}{more}"
 
 
 _COUNTS: Mapping[str, Column[FailureGroup]] = {
-    "broken": _broken,
+    "broken": broken_text,
     "in all": lambda it: f"{it.failure_count:,}",
 }
 _NAMESPACE: Mapping[str, Column[FailureGroup]] = {"namespace": lambda it: one_line(it.namespace)}

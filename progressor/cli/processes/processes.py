@@ -36,11 +36,13 @@ from progressor.cli.output import (
     status_text,
     table,
 )
+from progressor.cli.processes.failures import broken_text
 from progressor.cli.processes.timeline import timeline
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import NO_HISTORY
 from progressor.sdk.values.processes import (
     Event,
+    FailureGroup,
     NewEvent,
     NewTimer,
     Process,
@@ -115,7 +117,8 @@ async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOption
     """Explain what a process waits for: first its running or next task, then the tasks behind it.
 
     Prints each unfinished task with the cause of its wait; without such tasks, whether the process
-    needs a repair. Then prints the replies that it waits for, and who waits for its own.
+    needs a repair. Then prints the replies that it waits for, and who waits for its own; and of a
+    broken process how many others broke like it, and the command that retries them all.
     """
     async with client_of(options) as client:
         snapshot = await client.get(process_id, history=NO_HISTORY)
@@ -124,6 +127,7 @@ async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOption
         snapshot.explanation,
         *(it.explanation for it in snapshot.waits),
         *(it.explanation for it in replies),
+        *_like_it(snapshot.failure),
     )
     sentences = [*filter(None, explanations)]
     document = {
@@ -133,6 +137,7 @@ async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOption
         "waits": snapshot.waits,
         "awaited_replies": snapshot.awaited_replies,
         "requested_replies": snapshot.requested_replies,
+        "failure": snapshot.failure,
     }
     show(document, *map(one_line, sentences), as_json=options.json)
 
@@ -193,7 +198,7 @@ def _cause(text: str) -> WaitCause:
 
 
 def _people(snapshot: Snapshot) -> list[RenderableType]:
-    process = snapshot.process
+    process, failure = snapshot.process, snapshot.failure
     shown: list[RenderableType] = [
         facts(
             {
@@ -201,7 +206,7 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "status": status_text(process.status),
                 "detail": one_line(process.detail),
                 "broken at": "" if process.broken_at is None else instant_text(process.broken_at),
-                "failure": process.failure_id,
+                "failure": process.failure_id if failure is None else _group_text(failure),
                 "corrupted by": f"task {process.corrupted_by}" if process.corrupted_by else "",
                 "created": instant_text(process.created_at),
                 "status since": instant_text(process.status_changed_at),
@@ -227,6 +232,20 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
     if snapshot.next_after is not None:
         shown.append(Text(f"… more with --after {snapshot.next_after}", style="dim"))
     return shown
+
+
+def _group_text(group: FailureGroup) -> str:
+    seen = f"first {instant_text(group.first_seen_at)}, last {instant_text(group.last_seen_at)}"
+    return f"{one_line(group.failure_id)}: {broken_text(group)} in error now; seen {seen}"
+
+
+def _like_it(group: FailureGroup | None) -> Iterator[str]:
+    if group is None:
+        return
+    yield f"Group of failures {_group_text(group)}."
+    chosen = f"-n {group.namespace} --failure {group.failure_id}"
+    yield f"To list them: progressor list {chosen}"
+    yield f"To retry them all: progressor bulk retry {chosen}"
 
 
 def _timer(timer: Timer) -> str:

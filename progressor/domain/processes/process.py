@@ -4,7 +4,8 @@ import dataclasses
 import datetime as dt
 import enum
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any, Self
 
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 
@@ -104,3 +105,47 @@ class Process:
     broken_at: dt.datetime | None = dataclasses.field(default=None, compare=False)
     failure_id: str = dataclasses.field(default="", compare=False)
     failure_reason: str = dataclasses.field(default="", compare=False)
+
+
+EXACT_MAX_DEFAULT = 100_000
+EXACT_MAX_CEILING = 1_000_000
+"""Up to which the processes that match a filter can be counted one by one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCounts:
+    """How many processes a namespace has, by status.
+
+    ``is_estimate``: a replica of a release that does not count runs, or ran until a short while
+    ago.
+    """
+
+    namespace: str
+    init_count: int = 0
+    running_count: int = 0
+    error_count: int = 0
+    finished_count: int = 0
+    is_estimate: bool = False
+
+    @property
+    def total(self) -> int:
+        return self.init_count + self.running_count + self.error_count + self.finished_count
+
+    def of(self, statuses: Collection[ProcessStatus]) -> Self:
+        """Return the counts of these statuses, the others as 0; without any: of all."""
+        others = set(ProcessStatus).difference(statuses) if statuses else ()
+        nothing: Any = {f"{it}_count": 0 for it in others}
+        return dataclasses.replace(self, **nothing)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCount:
+    """How many processes a filter matches; ``is_estimate``: about so many.
+
+    ``namespaces``: those of each namespace by status, if the filter has no more than a namespace
+    and statuses.
+    """
+
+    count: int
+    is_estimate: bool = False
+    namespaces: tuple[ProcessCounts, ...] = ()

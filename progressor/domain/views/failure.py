@@ -32,9 +32,9 @@ class FailureGroup:
     broken_count: int
     sample_process_id: str
 
-
-def place_of(group: FailureGroup) -> Place:
-    return group.broken_count, group.last_seen_at, group.failure_id
+    @property
+    def place(self) -> Place:
+        return self.broken_count, self.last_seen_at, self.failure_id
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.message import MessageKind, RefusedMessage, Sender
-from progressor.domain.processes.process import Process, ProcessStatus
+from progressor.domain.processes.process import Process
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views.filter import EVERYTHING, ProcessFilter
 from progressor.domain.views.wait import Cause, TimeSpent, Wait
@@ -124,38 +124,6 @@ class ProcessQuery:
     page_size: int = 100
     before: Place | None = None
     causes: tuple[type[Cause], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessCounts:
-    """How many processes a namespace has, by status.
-
-    Not ``is_exact``: a replica of a release that does not count runs, or ran until a short while
-    ago.
-    """
-
-    namespace: str
-    init_count: int = 0
-    running_count: int = 0
-    error_count: int = 0
-    finished_count: int = 0
-    is_exact: bool = True
-
-    def count_of(self, statuses: Collection[ProcessStatus] = ()) -> int:
-        """Return how many processes have one of these statuses; without any: all."""
-        return sum(getattr(self, f"{status}_count") for status in statuses or ProcessStatus)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessCount:
-    """How many processes a filter matches; ``is_estimate``: about so many.
-
-    ``namespaces``: those of each namespace by status, if the filter names nothing else.
-    """
-
-    count: int
-    is_estimate: bool = False
-    namespaces: tuple[ProcessCounts, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from typing_extensions import TypeForm
 
 from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.process import ProcessCount
 from progressor.sdk.client.filters import FilterOptions, filter_to_wire
 from progressor.sdk.client.resource import (
     RequestOptions,
@@ -337,6 +338,24 @@ class Processes(Resource[Connection]):
         )
         return listing_of(self, request, values.read_process, "processes", options.get("timeout"))
 
+    @sent
+    def count(
+        self, *, exact_max: int = 100_000, **options: Unpack[FilterOptions]
+    ) -> Exchange[ProcessCount]:
+        """Return how many processes match; an estimate if there are more than `exact_max`.
+
+        With no more than namespaces and statuses the count is exact however many there are, and
+        `ProcessCount.namespaces` has it by namespace and status.
+
+        Args:
+            exact_max: Up to how many are counted one by one, 1 to 1,000,000.
+            options: See `FilterOptions` and `RequestOptions`.
+        """
+        request = pb.CountRequest(
+            filter=filter_to_wire(self.namespace, **options), exact_max=exact_max
+        )
+        return Exchange(request, values.read_count, options.get("timeout"), repeatable=True)
+
     @iterated
     def failures(
         self,
@@ -490,6 +509,7 @@ class SyncProcesses(Resource[BlockingConnection]):
     remove = blocking(Processes.remove)
     trace = blocking(Processes.trace)
     list = blocking(Processes.list)
+    count = blocking(Processes.count)
     failures = blocking(Processes.failures)
     cancel = blocking(Processes.cancel)
     await_task = blocking(Processes.await_task)

@@ -14,6 +14,7 @@ from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.domain.processes.message import Sender
 from progressor.domain.processes.policy import Pause
+from progressor.domain.processes.process import ProcessCount
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Decoded
 from progressor.sdk.codec.wire import (
@@ -281,7 +282,8 @@ class Snapshot(Generic[Decoded]):
     the process itself waits for, such as a repair. ``next_after``: the `HistoryRange.after` of the
     next page, if the range has more events than fit into a message. ``job_role``: its role in jobs;
     None: it has none. ``awaited_replies``: the first 100 that it waits for. ``requested_replies``:
-    the first 100 that other processes wait for.
+    the first 100 that other processes wait for. ``failure``: what broke it; None: it is not in
+    error, or the engine keeps that no longer.
     """
 
     process: Process[Decoded]
@@ -294,6 +296,7 @@ class Snapshot(Generic[Decoded]):
     later_timers: tuple[Timer, ...] = ()
     awaited_replies: tuple[AwaitedReply, ...] = ()
     requested_replies: tuple[AwaitedReply, ...] = ()
+    failure: FailureGroup | None = None
 
     @property
     def timers(self) -> dict[str, Timer]:
@@ -551,6 +554,7 @@ _SNAPSHOT: Shape[Snapshot[Any], pb.GetResponse] = Shape(
 read_wait = _WAIT.read
 read_receipt = Shape(Receipt, pb.NotifyResponse).read  # also of Put and SubmitJob: the same fields
 read_process = _PROCESS.read
+read_count = Shape(ProcessCount, pb.CountResponse).read
 read_failure = Shape(FailureGroup, pb.FailureGroup).read
 read_snapshot = _SNAPSHOT.read
 read_task_reply = _TASK_REPLY.read

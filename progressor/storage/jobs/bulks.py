@@ -21,7 +21,6 @@ from progressor.domain.views.bulk import (
     BulkRequest,
     applicable,
 )
-from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows.effects import (
@@ -38,18 +37,10 @@ _SQL = statements.load("jobs/bulks")
 MATCHED_MAX = 5_000
 """Processes that one transaction reads for a snapshot."""
 
-COUNTED_MAX = 100_000
-"""Up to which a preview counts exactly."""
-
 
 class _StartedRow(NamedTuple):
     verdict: str
     task_id: int | None
-
-
-class _CountRow(NamedTuple):
-    matched: int
-    is_estimate: bool
 
 
 class _AppliedRow(NamedTuple):
@@ -68,7 +59,6 @@ class Bulks:
         self._start = context.functions.call("start_bulk", _StartedRow)
         self._match = context.functions.call("match_bulk", str)
         self._apply = context.functions.call("apply_bulk", _AppliedRow)
-        self._count = context.functions.call("count_matching", _CountRow)
 
     async def start(
         self, request: BulkRequest, trace_context: Mapping[str, str]
@@ -121,12 +111,6 @@ class Bulks:
         for row in rows:
             effects |= _effects_of(bulk, row)
         return len(rows), effects
-
-    async def count(self, kind: BulkKind, processes: ProcessFilter) -> tuple[int, bool]:
-        """Count what an operation would match; return whether that is an estimate."""
-        document = filter_document(applicable(kind, processes))
-        [row] = await self._context.call(self._count, filter=document, limit=COUNTED_MAX)
-        return row.matched, row.is_estimate
 
     async def get(self, operation_id: str) -> BulkOperation:
         """Read an operation. Raises ProcessNotFoundError if there is none."""

@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 from psycopg.conninfo import make_conninfo
 
-from progressor.domain.views.process import ProcessCounts
+from progressor.domain.processes.process import ProcessCount, ProcessCounts
+from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import BoundedConnection, translated
+from progressor.storage.rows.filters import fields_of, filter_document
 
 _SQL = statements.load("replicas/counts")
 
@@ -29,6 +31,11 @@ SCAN_INTERVAL = dt.timedelta(days=1)
 
 SCAN_TIMEOUT = dt.timedelta(hours=1)
 """For a scan, which reads the whole table of processes."""
+
+
+class _CountRow(NamedTuple):
+    matched: int
+    is_estimate: bool
 
 
 class Compacted(NamedTuple):
@@ -50,6 +57,26 @@ class Counts:
         return await self.context.read(
             ProcessCounts, _SQL["count_processes"], reads_only=True, namespace=namespace
         )
+
+    async def count(self, processes: ProcessFilter, *, exact_max: int) -> ProcessCount:
+        """Count what matches a filter: one by one, and above `exact_max` by an estimate.
+
+        With no more than a namespace and statuses in the filter: from the counts.
+        """
+        if fields_of(processes).keys() <= {"namespace", "statuses"}:
+            found = await self.read(processes.namespace)
+            counts = tuple(it.of(processes.statuses) for it in found)
+            return ProcessCount(
+                count=sum(it.total for it in counts),
+                is_estimate=any(it.is_estimate for it in counts),
+                namespaces=counts,
+            )
+        count_matching = self.context.functions.call("count_matching", _CountRow)
+        async with self.context.connection(reads_only=True) as connection:
+            [row] = await count_matching.rows(
+                connection, filter=filter_document(processes), limit=exact_max
+            )
+        return ProcessCount(count=row.matched, is_estimate=row.is_estimate)
 
     async def compact(self, *, rows_max: int = ROWS_MAX) -> Compacted:
         """Merge what was inserted, and find out whether the counts are exact."""

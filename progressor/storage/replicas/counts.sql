@@ -3,7 +3,7 @@
 -- none. Reads all of process_counts, which has a row per namespace and a few hundred besides.
 SELECT n.name AS namespace, coalesce(c.init_count, 0) AS init_count,
     coalesce(c.running_count, 0) AS running_count, coalesce(c.error_count, 0) AS error_count,
-    coalesce(c.finished_count, 0) AS finished_count, s.is_exact
+    coalesce(c.finished_count, 0) AS finished_count, NOT s.is_exact AS is_estimate
 FROM progressor.process_count_state s
 CROSS JOIN progressor.namespaces n
 LEFT JOIN (

@@ -14,6 +14,7 @@ from progressor.domain.processes.process import Process, ProcessStatus, process_
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery
+from progressor.storage.replicas.counts import Counts
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
@@ -100,6 +101,7 @@ async def test_a_filter_finds_exactly_the_processes_that_match_it(
                 await store.put(
                     Import(key=key, status=ProcessStatus.ERROR, detail=detail, metadata=metadata)
                 )
+    counts = Counts(store.context, database)
     everything = await store.processes.list(ProcessQuery(page_size=1000))
     assert len(everything) == len(ids)
 
@@ -107,6 +109,7 @@ async def test_a_filter_finds_exactly_the_processes_that_match_it(
         found = await store.processes.list(ProcessQuery(filter=wanted, page_size=1000))
 
         assert found == tuple(it for it in everything if matches(wanted, it)), wanted
+        assert (await counts.count(wanted, exact_max=len(ids))).count == len(found), wanted
 
 
 async def test_a_broken_process_has_the_time_and_group_of_its_latest_failure(

@@ -9,8 +9,8 @@ import pytest
 
 from progressor.domain.processes.admission import Import
 from progressor.domain.processes.intent import Complete, SetTimer
-from progressor.domain.processes.process import ProcessStatus
-from progressor.domain.views.process import ProcessCounts
+from progressor.domain.processes.process import ProcessCount, ProcessCounts, ProcessStatus
+from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.replicas.counts import Compacted, Counts
 from progressor.storage.replicas.replicas import draw_replica_id
@@ -68,8 +68,34 @@ async def test_each_status_is_counted_by_namespace(
         namespace="orders", init_count=1, running_count=2, error_count=2, finished_count=3
     )
     assert await counts.read() == await counts.read("orders") == (expected,)
-    assert [expected.count_of(), expected.count_of([ProcessStatus.ERROR])] == [8, 2]
+    assert [expected.total, expected.of([ProcessStatus.ERROR]).total] == [8, 2]
     assert broken_invariants(observer) == {}
+
+
+async def test_namespaces_and_statuses_are_counted_without_reading_processes(
+    store: Store, counts: Counts, observer: psycopg.Connection[Any]
+) -> None:
+    await store.broken(fresh_key())
+    observer.execute("INSERT INTO progressor.process_counts VALUES ('orders', NULL, 'init', 9)")
+    init, error = (ProcessStatus.INIT,), (ProcessStatus.ERROR,)
+
+    async def count(**fields: Any) -> int:
+        return (await counts.count(ProcessFilter(**fields), exact_max=100)).count
+
+    assert [await count(), await count(namespace="orders")] == [10, 10]
+    assert [await count(statuses=init), await count(statuses=init + error)] == [9, 10]
+    assert await count(statuses=init, id_prefix="p") == 0
+
+
+async def test_more_than_the_limit_are_estimated(store: Store, counts: Counts) -> None:
+    for _ in range(3):
+        await store.broken(fresh_key())
+
+    exact = await counts.count(ProcessFilter(failure_reason="BUG"), exact_max=3)
+    estimate = await counts.count(ProcessFilter(failure_reason="BUG"), exact_max=2)
+
+    assert exact == ProcessCount(count=3)
+    assert (estimate.count >= 3, estimate.is_estimate) == (True, True)
 
 
 async def test_a_step_that_leaves_the_status_counts_nothing(
@@ -103,7 +129,7 @@ async def test_writers_compactions_and_scans_do_not_disturb_each_other(
     await counts.compact(rows_max=0)
 
     assert observer.execute("SELECT count(*) FROM progressor.process_counts").fetchone() == (3,)
-    assert [each.count_of() for each in await counts.read()] == [240]
+    assert [each.total for each in await counts.read()] == [240]
     assert broken_invariants(observer) == {}
 
 
@@ -115,18 +141,18 @@ async def test_while_an_older_release_runs_the_counts_are_estimates_and_scanned(
     observer.execute(UNCOUNTED)
 
     assert await counts.compact() == INEXACT
-    assert [each.is_exact for each in await counts.read()] == [False]
+    assert [each.is_estimate for each in await counts.read()] == [True]
     assert await counts.recount() == 2
     # Corrected, and not exact yet: it still runs.
     [counted] = await counts.read()
-    assert (counted.error_count, counted.is_exact) == (1, False)
+    assert (counted.error_count, counted.is_estimate) == (1, True)
     assert await counts.compact() == Compacted(is_exact=False, scan_due=False)
 
     store.clock.advance(dt.timedelta(minutes=1))
     assert await counts.compact() == INEXACT
     assert await counts.recount() == 0
     assert await counts.compact() == EXACT
-    assert [each.is_exact for each in await counts.read()] == [True]
+    assert [each.is_estimate for each in await counts.read()] == [False]
 
 
 async def test_an_older_release_is_noticed_after_it_has_gone(

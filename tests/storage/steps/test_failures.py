@@ -12,7 +12,7 @@ from progressor.domain.processes.admission import Import
 from progressor.domain.processes.intent import Failed
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.domain.views.failure import FailureGroup, FailureQuery, place_of
+from progressor.domain.views.failure import FailureGroup, FailureQuery
 from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery
 from progressor.storage.processes.settlements import Written
@@ -140,7 +140,7 @@ async def test_pages_have_each_group_once_those_with_most_broken_processes_first
     query, seen = FailureQuery(page_size=2), list[FailureGroup]()
     while page := await failures(store).list(query):
         seen += page
-        query = dataclasses.replace(query, before=place_of(page[-1]))
+        query = dataclasses.replace(query, before=page[-1].place)
 
     assert [it.message for it in seen] == ["b", "c", "e", "d", "a"]
 

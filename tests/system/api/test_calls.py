@@ -176,6 +176,7 @@ async def test_an_unknown_namespace_is_named_by_every_method(api: Engine) -> Non
     more: dict[str, dict[str, Any]] = {
         "Put": key | {"status": types_pb2.PROCESS_STATUS_RUNNING},
         "List": {"filter": types_pb2.ProcessFilter(namespace="unknown")},
+        "Count": {"filter": types_pb2.ProcessFilter(namespace="unknown")},
         "ListFailures": {"namespace": "unknown"},
         "AwaitTask": key | {"task_id": 1},
         "Cancel": key | {"task_id": 1},

@@ -239,6 +239,33 @@ def test_why_and_get_print_the_replies_that_are_awaited(engine: ScriptedEngine, 
     assert document["requested_replies"][0]["receiver_task_id"] == 9
 
 
+def test_why_and_get_of_a_broken_process_name_its_group_of_failures(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    engine.answers["Get"] = process_service_pb2.GetResponse(
+        process=_process(failure_id="0123456789ab"),
+        explanation="It is broken.",
+        failure=process_service_pb2.FailureGroup(
+            namespace="orders", failure_id="0123456789ab", reason="BUG", broken_count=3_334,
+            first_seen_at=_at(0), last_seen_at=_at(60),
+        ),
+    )  # fmt: skip
+
+    group = (
+        "0123456789ab: 3,334 in error now; seen first 2026-01-31 12:00:00.000Z, last"
+        " 2026-01-31 12:01:00.000Z"
+    )
+    assert cli("why", "-n", "orders", "order-1").out.splitlines() == [
+        "It is broken.",
+        f"Group of failures {group}.",
+        "To list them: progressor list -n orders --failure 0123456789ab",
+        "To retry them all: progressor bulk retry -n orders --failure 0123456789ab",
+    ]
+    assert f"failure       {group}" in cli("get", "-n", "orders", "order-1").out
+    document = cli("why", "order-1", "--json").document
+    assert (document["failure"]["reason"], len(document["sentences"])) == ("BUG", 4)
+
+
 def test_why_prints_the_fields_beside_the_sentences_in_json(
     engine: ScriptedEngine, cli: Cli
 ) -> None:
@@ -318,6 +345,33 @@ def test_list_filters_and_says_where_it_was_cut(engine: ScriptedEngine, cli: Cli
     ]
     assert request.filter.created_from == _at(0)
     assert "order-2" in cli("list").out
+
+
+def test_count_is_a_table_by_namespace_and_status_or_a_number(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    orders = process_service_pb2.ProcessCounts(
+        namespace="orders", running_count=1_200, error_count=3
+    )
+    engine.answers["Count"] = process_service_pb2.CountResponse(count=1_203, namespaces=[orders])
+    by_status = cli("count").out
+    broken = cli("count", "-n", "orders", "--status", "error").out
+    document = cli("count", "--json").document
+    engine.answers["Count"] = process_service_pb2.CountResponse(count=250_000, is_estimate=True)
+    estimate = cli("count", "--reason", "BUG", "--exact-max", "7").out
+
+    assert [line.split() for line in by_status.splitlines()] == [
+        ["namespace", "init", "running", "error", "finished"],
+        ["orders", "0", "1,200", "3", "0"],
+        [],
+        ["1,203"],
+    ]
+    assert broken.splitlines()[0].split() == ["namespace", "error"]
+    assert (document["count"], document["namespaces"][0]["running_count"]) == (1_203, 1_200)
+    assert estimate == "about 250,000\n"
+    asked = [(it.filter.namespace, list(it.filter.statuses)) for it in engine.requests]
+    assert asked[:2] == [("", []), ("orders", [types_pb2.PROCESS_STATUS_ERROR])]
+    assert (engine.requests[-1].filter.failure_reason, engine.requests[-1].exact_max) == ("BUG", 7)
 
 
 def test_list_without_a_namespace_is_of_all_and_names_each(

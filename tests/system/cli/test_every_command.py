@@ -41,6 +41,7 @@ COMMANDS = [
     "why -n orders p",
     "trace p",
     "list",
+    "count",
     "failures",
     "put p",
     "terminate p --reason why",

@@ -142,7 +142,7 @@ async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> No
     # Nothing may reach the backend, so that there need not be one.
     servicer = ProcessServicer(None)  # type: ignore[arg-type]
     request = getattr(pb, f"{name}Request")()
-    if name != "List":
+    if name not in {"List", "Count"}:
         request.namespace = "a"
 
     with pytest.raises(errors.DeadlineExceededError):

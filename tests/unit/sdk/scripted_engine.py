@@ -110,7 +110,7 @@ class ScriptedEngine:
         return entry
 
     Start = Call = Notify = Repair = Retry = SimpleRepair = Get = Put = Remove = answer
-    Trace = List = ListFailures = AwaitTask = Cancel = Terminate = AwaitProcess = answer
+    Trace = List = Count = ListFailures = AwaitTask = Cancel = Terminate = AwaitProcess = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
     PauseNamespace = ResumeNamespace = answer
     ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer

@@ -82,6 +82,10 @@ def listing(**fields: Any) -> Any:
     return requests.list_from_wire(pb.ListRequest(filter=types.ProcessFilter(**listed), **own))
 
 
+def counting(**fields: Any) -> Any:
+    return requests.count_from_wire(pb.CountRequest(**fields))
+
+
 def failures(**fields: Any) -> Any:
     return requests.failures_from_wire(pb.ListFailuresRequest(**fields))
 
@@ -284,6 +288,8 @@ REFUSED: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     *((failures, {name: value}, name) for name, value in (
         ("namespace", "Orders"), ("failure_id", "0123456789abc"), ("page_size", 1001),
         ("page_token", page_tokens.encode("f", "1/another/1")))),
+    *((counting, {"exact_max": it}, "exact_max") for it in (-1, 1_000_001)),
+    (counting, {"filter": types.ProcessFilter(id_prefix="\0")}, "filter.id_prefix"),
     (listing, {"causes": [11, 0, 99]}, "causes[1] causes[2]"),
     (listing, {"created_from": timestamp_pb2.Timestamp(seconds=2), "created_to": PAST},
      "filter.created_to"),

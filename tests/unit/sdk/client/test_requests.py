@@ -257,6 +257,13 @@ ASKED = [
                   broken_from=NOON, broken_to=NOON + DAY, id_prefix="order-"),
               causes=[types.WAIT_CAUSE_GATE], page_size=2),
           value=sdk.Process, repeated=True),
+    asked("count", statuses=[sdk.ProcessStatus.ERROR], id_prefix="order-", exact_max=7,
+          request=pb.CountRequest(
+              filter=types.ProcessFilter(
+                  statuses=[types.PROCESS_STATUS_ERROR], id_prefix="order-"),
+              exact_max=7),
+          answer=pb.CountResponse(count=8, is_estimate=True),
+          value=sdk.ProcessCount(count=8, is_estimate=True), repeated=True),
     asked("failures", failure_id="0123456789ab", broken_only=True, page_size=2,
           request=pb.ListFailuresRequest(failure_id="0123456789ab", broken_only=True, page_size=2),
           value=sdk.FailureGroup, repeated=True),

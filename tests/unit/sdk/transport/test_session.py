@@ -44,7 +44,7 @@ class BareEngine:
         return OK
 
     Start = Notify = Repair = Retry = SimpleRepair = Get = Put = Remove = Call
-    Trace = List = ListFailures = AwaitTask = Cancel = Terminate = AwaitProcess = Call
+    Trace = List = Count = ListFailures = AwaitTask = Cancel = Terminate = AwaitProcess = Call
 
     async def first(self, requests: Any) -> pb.SessionCall:
         """Return the first call of a session."""

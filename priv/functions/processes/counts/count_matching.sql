@@ -1,8 +1,8 @@
 -- Counts the processes that match a filter: exactly up to p_limit, above it as the planner estimates.
+-- Volatile, since EXPLAIN is refused in a stable function.
 -- Locks: none.
 -- Returns: the count, and whether it is an estimate.
 CREATE FUNCTION count_matching(p_filter jsonb, p_limit integer, OUT matched bigint, OUT is_estimate boolean)
-STABLE
 SET jit = off
 AS $$
 DECLARE
