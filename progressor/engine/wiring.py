@@ -345,8 +345,8 @@ class Wiring:
         )  # fmt: skip
         retention = RetentionScan(
             retention=Retention(dataclasses.replace(self._scan, clock=SystemClock())),
-            results=self._results, replicas=self.replicas, namespaces=self.namespaces,
-            context=context,
+            results=self._results, bulks=Bulks(self._scan), replicas=self.replicas,
+            namespaces=self.namespaces, context=context,
         )  # fmt: skip
         gates = GateScan(
             gates=Gates(self._scan), namespaces=self.namespaces, effects=effects, context=context

@@ -1,4 +1,5 @@
--- Deletes a process with all its rows, and the job or bulk operation that it runs; followers that run are left to stop_orphans.
+-- Deletes a process with all its rows, and the job that it leads; followers that run are left to stop_orphans, and a
+-- bulk operation to delete_bulk.
 -- p_since: the answers of tasks that have ended since then are kept in replies, since their callers may not have
 -- heard of them yet; that of an init with an idempotency key whenever it has ended, so that a repeated request does
 -- not start the process again; null: none are kept.
@@ -60,10 +61,6 @@ BEGIN
         WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
         DELETE FROM jobs
         WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
-    END IF;
-    IF p_namespace = 'progressor.operations' THEN
-        DELETE FROM bulk_operations WHERE operation_id = p_process_id;
-        DELETE FROM bulk_items WHERE operation_id = p_process_id;
     END IF;
     PERFORM settle_replies(
         coalesce(p_since + interval '1 minute', clock_timestamp()),

@@ -10,6 +10,7 @@ from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
 from progressor.domain.views.why import is_out_of_reach
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.processes import Retention
 from progressor.storage.processes.results import Results
@@ -50,6 +51,7 @@ class RetentionScan:
 
     retention: Retention
     results: Results
+    bulks: Bulks
     replicas: Replicas
     namespaces: Namespaces
     context: Context
@@ -60,6 +62,13 @@ class RetentionScan:
     async def scan(self) -> None:
         await self.results.delete_old_replies(age=REPLIES_AGE)
         await self.replicas.delete_dead(retention=REPLICAS_AGE)
+        await self._delete_finished()
+        for _ in range(BATCHES_MAX):
+            if not await self.bulks.delete():
+                break
+        await self._delete_old_tasks()
+
+    async def _delete_finished(self) -> None:
         limit = self.context.scanner.retention_batch_max
         for namespace in self.namespaces.known():
             age = namespace.finished_process_retention
@@ -69,6 +78,9 @@ class RetentionScan:
                 count = await self.retention.delete_finished(namespace.name, age=age, limit=limit)
                 if count < limit:
                     break
+
+    async def _delete_old_tasks(self) -> None:
+        limit = self.context.scanner.retention_batch_max
         for slot in itertools.islice(self._slots, SLOTS_PER_ROUND):
             for namespace in self.namespaces.known():
                 age = namespace.task_retention

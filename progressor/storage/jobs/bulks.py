@@ -37,6 +37,9 @@ _SQL = statements.load("jobs/bulks")
 MATCHED_MAX = 5_000
 """Processes that one transaction reads for a snapshot."""
 
+DELETED_MAX = 5_000
+"""Items that one transaction deletes."""
+
 
 class _StartedRow(NamedTuple):
     verdict: str
@@ -59,6 +62,7 @@ class Bulks:
         self._start = context.functions.call("start_bulk", _StartedRow)
         self._match = context.functions.call("match_bulk", str)
         self._apply = context.functions.call("apply_bulk", _AppliedRow)
+        self._delete = context.functions.call("delete_bulk", int)
 
     async def start(
         self, request: BulkRequest, trace_context: Mapping[str, str]
@@ -132,6 +136,11 @@ class Bulks:
     async def items(
         self, operation_id: str, *, failed: bool, after: int, limit: int
     ) -> tuple[BulkItem, ...]:
+    async def delete(self) -> bool:
+        """Delete some items of an operation without a process; return whether there was one."""
+        [count] = await self._context.call(self._delete, namespace=OPERATIONS, limit=DELETED_MAX)
+        return count > 0
+
         await self.get(operation_id)
         return await self._context.read(
             BulkItem, _SQL["list_items"], operation_id=operation_id, failed=failed, after=after,

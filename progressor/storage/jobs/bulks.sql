@@ -1,6 +1,6 @@
 -- name: read_bulk
 -- Reads bulk operations: one, or a page, newest first. The state is that of its process where that has failed, or
--- was ended by someone. Locks: none.
+-- was ended by someone; one without a process is being deleted. Locks: none.
 SELECT o.operation_id, o.kind,
     CASE
         WHEN o.ended_at IS NOT NULL THEN o.state
@@ -15,7 +15,7 @@ SELECT o.operation_id, o.kind,
     o.created_at, o.updated_at, coalesce(o.ended_at, p.finished_at) AS ended_at, o.matched_count, o.done_count, o.skipped_count,
     o.failed_count, o.state = 'matching' AS is_matching
 FROM progressor.bulk_operations o
-LEFT JOIN progressor.processes p
+JOIN progressor.processes p
     ON p.namespace = %(namespace)s AND p.process_id = o.operation_id AND p.slot = o.slot
 WHERE (%(operation_id)s::text IS NULL OR o.operation_id = %(operation_id)s)
     AND (%(before_at)s::timestamptz IS NULL

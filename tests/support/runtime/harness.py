@@ -29,6 +29,7 @@ from progressor.runtime.step.step import Steps
 from progressor.runtime.upkeep.scans import RetentionScan
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import ReplicaSettings, Scanner
+from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.processes.processes import Processes, Retention
 from tests.support.builders import (
@@ -108,6 +109,7 @@ class Harness:
         self.processes = stub(Processes)
         self.replicas = MemoryReplicas()
         self.retention = stub(Retention, delete_finished=0)
+        self.bulks = stub(Bulks, delete=False)
         self.processor = MemoryProcessor()
         self.histories = MemoryHistories()
         self.listener = MemoryListener()
@@ -174,6 +176,7 @@ class Harness:
         )
         self.retaining = RetentionScan(
             retention=self.retention,
+            bulks=self.bulks,
             results=cast("Any", self.results),
             replicas=cast("Any", self.replicas),
             namespaces=cast("Any", self.namespaces),

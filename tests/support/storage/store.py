@@ -67,6 +67,7 @@ TABLES = (
     "schedule_runs", "held", "memos",
     "messages", "refused_messages", "reply_requests",
     "orphans", "failures", "new_failures",
+    "bulk_operations", "bulk_items",
 )  # fmt: skip
 
 Dump = Mapping[str, Sequence[tuple[Any, ...]]]

@@ -25,6 +25,12 @@ DECLARE
     v_started admitted_start;
 BEGIN
     SELECT *
+    IF EXISTS (SELECT FROM bulk_operations o WHERE o.operation_id = p_operation_id)
+        AND NOT EXISTS (SELECT FROM find_process(p_slot, p_namespace, p_operation_id))
+    THEN
+        verdict := 'key_reused';  -- delete_bulk has not deleted all of it yet
+        RETURN;
+    END IF;
     INTO v_started
     FROM admit_starts(
         p_now => p_now, p_replica_id => p_replica_id,

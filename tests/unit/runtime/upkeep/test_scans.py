@@ -140,6 +140,16 @@ async def test_one_round_deletes_only_so_much() -> None:
     assert harness.retention.delete_finished.await_count == BATCHES_MAX
 
 
+async def test_the_items_of_bulk_operations_go_in_batches_until_none_is_left(
+    harness: Harness,
+) -> None:
+    harness.bulks.delete.side_effect = [True, True, False]
+
+    await harness.retaining.scan()
+
+    assert harness.bulks.delete.await_count == 3
+
+
 async def test_all_slots_have_their_turn() -> None:
     harness = Harness(make_namespace(task_retention=seconds(60)))
 
