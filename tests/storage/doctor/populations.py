@@ -1,9 +1,10 @@
-"""Processes, gates and jobs in every state, for those who judge the tables.
+"""Processes, gates, jobs and bulk operations in every state, for those who judge the tables.
 
 Leaders and followers are real processes, made by a store; what makes a job of them is written by
 hand, as the engine would have left it.
 """
 
+import contextlib
 import dataclasses
 import datetime as dt
 
@@ -11,8 +12,12 @@ from progressor.domain.gates.constraint import Constraints, GateHold, Order, Ver
 from progressor.domain.processes.admission import Import
 from progressor.domain.processes.event import NewEvent
 from progressor.domain.processes.intent import Complete, SetTimer
-from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.views import bulk
+from progressor.domain.views.filter import ProcessFilter
+from progressor.errors import NamespaceAlreadyExistsError
+from progressor.storage.jobs.bulks import Bulks
 from tests.support.storage.store import BROKEN, NO_TIME, Store, a_request, fresh_key, success
 
 HOUR = dt.timedelta(hours=1)
@@ -102,6 +107,25 @@ async def _broken_by_timer(store: Store) -> None:
     await store.settled(await store.start(key), success(timer))
     [due] = [due for promoted in store.reported for due in promoted.due]
     await store.settled(await _claimed(store, due), BROKEN)
+
+
+async def populate_bulks(store: Store) -> None:
+    """Make a bulk operation at work, one that has stopped, and one that is being deleted."""
+    for _ in range(3):
+        await store.broken(fresh_key())
+    store.clock.advance(HOUR)
+    bulks = Bulks(store.context)
+    with contextlib.suppress(NamespaceAlreadyExistsError):
+        await store.namespaces.create(bulk.NAMESPACE)
+    for name in ("at work", "stopped", "deleted"):
+        request = bulk.BulkRequest(
+            operation_id=name, kind=bulk.BulkKind.RETRY, filter=ProcessFilter(), rate_max=None
+        )
+        await bulks.start(request, {})
+        await bulks.match(name)
+        await bulks.apply(await bulks.get(name), limit=2)
+    await bulks.stop("stopped", "enough")
+    await store.remove(process_key(bulk.OPERATIONS, "deleted"))
 
 
 _JOB = """

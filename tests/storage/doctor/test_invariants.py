@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from bench.filling.load import fill
 from bench.filling.plan import Plan
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.storage.doctor.findings import OFFENDERS_MAX, State
 from progressor.storage.doctor.invariants.checks import (
     GROUP,
@@ -24,9 +25,15 @@ from progressor.storage.doctor.invariants.checks import (
 )
 from progressor.storage.doctor.run import BY_INDEX, Check
 from progressor.storage.postgres.migrations import migrate
-from tests.storage.doctor.populations import populate, populate_gates, populate_jobs
+from tests.storage.doctor.populations import (
+    populate,
+    populate_bulks,
+    populate_gates,
+    populate_jobs,
+)
 from tests.storage.doctor.violations import (
     VIOLATIONS,
+    VIOLATIONS_OF_BULKS,
     VIOLATIONS_OF_GATES,
     VIOLATIONS_OF_JOBS,
     VIOLATIONS_OF_SCHEDULES,
@@ -81,6 +88,7 @@ POPULATIONS: Mapping[str, tuple[Callable[[Store], Awaitable[None]], Violations]]
     "gates": (populate_gates, VIOLATIONS_OF_GATES),
     "jobs": (populate_jobs, VIOLATIONS_OF_JOBS),
     "schedules": (populate_schedules, VIOLATIONS_OF_SCHEDULES),
+    "bulks": (populate_bulks, VIOLATIONS_OF_BULKS),
 }
 
 
@@ -126,7 +134,9 @@ async def test_each_catches_its_violation_and_no_other(
 
     assert broken.keys() == {violation.invariant} | violation.besides
     offenders = broken[violation.invariant]
-    assert all(namespace in {"orders", "nowhere"} and why for namespace, _, why in offenders)
+    assert all(
+        namespace in {"orders", "nowhere", OPERATIONS} and why for namespace, _, why in offenders
+    )
 
 
 async def test_each_has_a_violation() -> None:

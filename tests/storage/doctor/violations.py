@@ -584,3 +584,25 @@ VIOLATIONS_OF_SCHEDULES: Violations = {
         ),
     ],
 }
+
+VIOLATIONS_OF_BULKS: Violations = {
+    "bulk_operations_have_a_task": [
+        (
+            "DELETE FROM progressor.schedule WHERE namespace = 'progressor.operations'",
+            "unfinished_tasks_are_scheduled_or_leased",
+        ),
+    ],
+    "bulk_counters_match_their_items": [
+        "UPDATE progressor.bulk_operations SET matched_count = matched_count + 1",
+        "UPDATE progressor.bulk_operations SET done_count = done_count - 1",
+        "UPDATE progressor.bulk_operations SET next_item = 4 WHERE state = 'running'",
+        "UPDATE progressor.bulk_operations SET ended_at = NULL WHERE state = 'stopped'",
+        (
+            "UPDATE progressor.bulk_operations SET (state, ended_at) = ('done', now())"
+            " WHERE operation_id = 'at work'"
+        ),
+        "DELETE FROM progressor.bulk_items WHERE operation_id = 'deleted' AND item = 1",
+        "UPDATE progressor.bulk_items SET result = NULL WHERE item = 1",
+    ],
+    "bulk_items_have_an_operation": ["DELETE FROM progressor.bulk_operations"],
+}

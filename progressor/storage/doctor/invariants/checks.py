@@ -112,7 +112,7 @@ class Invariant:
 
 
 def _invariants() -> Iterator[Invariant]:
-    for subject in ("processes", "gates", "jobs", "schedules"):
+    for subject in ("processes", "gates", "jobs", "schedules", "bulks"):
         for name, query in statements.load(f"doctor/invariants/{subject}").items():
             facts = dict(_FACT.findall(query))
             yield Invariant(
