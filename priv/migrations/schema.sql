@@ -45,6 +45,7 @@ CREATE TABLE progressor.bulk_items (
     result text,
     reason text,
     ended_at timestamp with time zone,
+    follow boolean NOT NULL DEFAULT false,
     CONSTRAINT bulk_items_pkey PRIMARY KEY (operation_id, item),
     CONSTRAINT bulk_items_result_check CHECK ((result = ANY (ARRAY['done'::text, 'skipped'::text, 'failed'::text])))
 ) WITH (
@@ -75,6 +76,7 @@ CREATE TABLE progressor.bulk_operations (
     after_created_at timestamp with time zone,
     after_namespace text,
     after_process_id text,
+    follow boolean NOT NULL DEFAULT false,
     CONSTRAINT bulk_operations_pkey PRIMARY KEY (operation_id),
     CONSTRAINT bulk_operations_state_check CHECK ((state = ANY (ARRAY['matching'::text, 'running'::text, 'done'::text, 'stopped'::text])))
 );
@@ -741,6 +743,8 @@ CREATE TABLE progressor.upkeep_rounds (
 );
 
 CREATE INDEX bulk_items_failed ON progressor.bulk_items USING btree (operation_id, item) WHERE (result = 'failed'::text);
+
+CREATE INDEX bulk_items_followed ON progressor.bulk_items USING btree (operation_id, init_task_id) WHERE follow;
 
 CREATE INDEX bulk_operations_by_creation ON progressor.bulk_operations USING btree (created_at DESC, operation_id COLLATE "C" DESC);
 

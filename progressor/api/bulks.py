@@ -144,7 +144,7 @@ operation_to_wire = Shape(
     BulkOperation,
     pb.BulkOperation,
     filter=Shape(ProcessFilter, types_pb2.ProcessFilter, statuses=Field(write=_write_statuses)),
-    is_matching=UNSENT,
+    phase=UNSENT,
 ).message
 _item_to_wire = Shape(BulkItem, pb.BulkItem).message
 

@@ -5,7 +5,7 @@ For operators: one operation on many processes.
 
 Errors carry google.rpc.ErrorInfo as in process_service.proto. An operation that does not exist is
 PROCESS_NOT_FOUND: it is a process of the namespace progressor.operations. A start with the id of
-another operation is IDEMPOTENCY_KEY_REUSED.
+another operation is IDEMPOTENCY_KEY_REUSED, also of one that was removed but is not deleted yet.
 """
 
 from collections import abc as _abc
@@ -73,6 +73,10 @@ class _BulkStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BulkState.V
     """Stopped on request, or because too many processes failed; see stop_reason."""
     BULK_STATE_FAILED: _BulkState.ValueType  # 5
     """Its own process is in error. After a Retry of that process, it continues."""
+    BULK_STATE_FOLLOWING: _BulkState.ValueType  # 6
+    """It follows: each process has a result, and every few seconds it looks for more that match. A stop
+    makes it DONE.
+    """
 
 class BulkState(_BulkState, metaclass=_BulkStateEnumTypeWrapper): ...
 
@@ -87,6 +91,10 @@ BULK_STATE_STOPPED: BulkState.ValueType  # 4
 """Stopped on request, or because too many processes failed; see stop_reason."""
 BULK_STATE_FAILED: BulkState.ValueType  # 5
 """Its own process is in error. After a Retry of that process, it continues."""
+BULK_STATE_FOLLOWING: BulkState.ValueType  # 6
+"""It follows: each process has a result, and every few seconds it looks for more that match. A stop
+makes it DONE.
+"""
 Global___BulkState: _TypeAlias = BulkState  # noqa: Y015
 
 class _BulkResult:
@@ -142,6 +150,7 @@ class BulkOperation(_message.Message):
     DONE_COUNT_FIELD_NUMBER: _builtins.int
     SKIPPED_COUNT_FIELD_NUMBER: _builtins.int
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     kind: Global___BulkKind.ValueType
     state: Global___BulkState.ValueType
@@ -155,18 +164,22 @@ class BulkOperation(_message.Message):
     stop_reason: _builtins.str
     """Why it stopped or failed."""
     matched_count: _builtins.int
-    """Processes noted so far; all of them once the state is not MATCHING."""
+    """Processes noted so far; all of them once the state is not MATCHING and it does not follow."""
     done_count: _builtins.int
     """How many of them have which result."""
     skipped_count: _builtins.int
     failed_count: _builtins.int
+    follow: _builtins.bool
+    """Whether it also takes up what matches later."""
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
         """The filter, with the statuses that the kind implies."""
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was started: what is created, changes its status or breaks later does not match."""
+        """When it was started: what is created, changes its status or breaks later does not match, unless
+        it follows.
+        """
 
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
@@ -194,10 +207,11 @@ class BulkOperation(_message.Message):
         done_count: _builtins.int = ...,
         skipped_count: _builtins.int = ...,
         failed_count: _builtins.int = ...,
+        follow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rate_max", b"_rate_max", "created_at", b"created_at", "ended_at", b"ended_at", "filter", b"filter", "rate_max", b"rate_max", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rate_max", b"_rate_max", "author", b"author", "created_at", b"created_at", "done_count", b"done_count", "ended_at", b"ended_at", "failed_count", b"failed_count", "failed_share_max", b"failed_share_max", "failed_window", b"failed_window", "filter", b"filter", "kind", b"kind", "matched_count", b"matched_count", "operation_id", b"operation_id", "rate_max", b"rate_max", "reason", b"reason", "skipped_count", b"skipped_count", "state", b"state", "stop_reason", b"stop_reason", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rate_max", b"_rate_max", "author", b"author", "created_at", b"created_at", "done_count", b"done_count", "ended_at", b"ended_at", "failed_count", b"failed_count", "failed_share_max", b"failed_share_max", "failed_window", b"failed_window", "filter", b"filter", "follow", b"follow", "kind", b"kind", "matched_count", b"matched_count", "operation_id", b"operation_id", "rate_max", b"rate_max", "reason", b"reason", "skipped_count", b"skipped_count", "state", b"state", "stop_reason", b"stop_reason", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rate_max: _TypeAlias = _typing.Literal["rate_max"]  # noqa: Y015
     _WhichOneofArgType__rate_max: _TypeAlias = _typing.Literal["_rate_max", b"_rate_max"]  # noqa: Y015
@@ -273,6 +287,7 @@ class StartBulkRequest(_message.Message):
     RATE_UNLIMITED_FIELD_NUMBER: _builtins.int
     FAILED_SHARE_MAX_FIELD_NUMBER: _builtins.int
     FAILED_WINDOW_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     """Names the operation, and makes the request safe to repeat: the same request with the same id is
     executed once. 1 to 256 bytes.
@@ -291,6 +306,8 @@ class StartBulkRequest(_message.Message):
     """Stop when more than this share, 0 to 1, of the last failed_window results are failures. Absent: 0.1."""
     failed_window: _builtins.int
     """1 to 10,000. 0: 100."""
+    follow: _builtins.bool
+    """Also take up processes that match later, each once, until it is stopped."""
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
         """As in PreviewBulkRequest."""
@@ -308,10 +325,11 @@ class StartBulkRequest(_message.Message):
         rate_unlimited: _builtins.bool = ...,
         failed_share_max: _builtins.float | None = ...,
         failed_window: _builtins.int = ...,
+        follow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_failed_share_max", b"_failed_share_max", "failed_share_max", b"failed_share_max", "filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed_share_max", b"_failed_share_max", "args", b"args", "author", b"author", "failed_share_max", b"failed_share_max", "failed_window", b"failed_window", "filter", b"filter", "kind", b"kind", "operation_id", b"operation_id", "rate_max", b"rate_max", "rate_unlimited", b"rate_unlimited", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed_share_max", b"_failed_share_max", "args", b"args", "author", b"author", "failed_share_max", b"failed_share_max", "failed_window", b"failed_window", "filter", b"filter", "follow", b"follow", "kind", b"kind", "operation_id", b"operation_id", "rate_max", b"rate_max", "rate_unlimited", b"rate_unlimited", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__failed_share_max: _TypeAlias = _typing.Literal["failed_share_max"]  # noqa: Y015
     _WhichOneofArgType__failed_share_max: _TypeAlias = _typing.Literal["_failed_share_max", b"_failed_share_max"]  # noqa: Y015

@@ -28,7 +28,9 @@ if _version_not_supported:
 class BulkServiceStub(object):
     """Applies an operation to every process that matches a filter. The engine notes which processes match
     when the operation begins, and applies it to these alone, each once, also if replicas are killed
-    meanwhile. A process that has changed since is skipped. An operation is a process of the namespace
+    meanwhile. A process that has changed since is skipped. An operation that follows also takes up
+    processes that match later, until it is stopped, but none twice: a process that breaks again after
+    its retry is left in error. It stops by itself after 1,000,000 processes. An operation is a process of the namespace
     progressor.operations, which the engine creates and no other request may change; Get, Trace and List
     show it, and it is deleted 30 days after its end.
     """
@@ -74,7 +76,9 @@ class BulkServiceStub(object):
 class BulkServiceServicer(object):
     """Applies an operation to every process that matches a filter. The engine notes which processes match
     when the operation begins, and applies it to these alone, each once, also if replicas are killed
-    meanwhile. A process that has changed since is skipped. An operation is a process of the namespace
+    meanwhile. A process that has changed since is skipped. An operation that follows also takes up
+    processes that match later, until it is stopped, but none twice: a process that breaks again after
+    its retry is left in error. It stops by itself after 1,000,000 processes. An operation is a process of the namespace
     progressor.operations, which the engine creates and no other request may change; Get, Trace and List
     show it, and it is deleted 30 days after its end.
     """
@@ -167,7 +171,9 @@ def add_BulkServiceServicer_to_server(servicer, server):
 class BulkService(object):
     """Applies an operation to every process that matches a filter. The engine notes which processes match
     when the operation begins, and applies it to these alone, each once, also if replicas are killed
-    meanwhile. A process that has changed since is skipped. An operation is a process of the namespace
+    meanwhile. A process that has changed since is skipped. An operation that follows also takes up
+    processes that match later, until it is stopped, but none twice: a process that breaks again after
+    its retry is left in error. It stops by itself after 1,000,000 processes. An operation is a process of the namespace
     progressor.operations, which the engine creates and no other request may change; Get, Trace and List
     show it, and it is deleted 30 days after its end.
     """

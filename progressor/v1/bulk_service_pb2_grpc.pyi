@@ -5,7 +5,7 @@ For operators: one operation on many processes.
 
 Errors carry google.rpc.ErrorInfo as in process_service.proto. An operation that does not exist is
 PROCESS_NOT_FOUND: it is a process of the namespace progressor.operations. A start with the id of
-another operation is IDEMPOTENCY_KEY_REUSED.
+another operation is IDEMPOTENCY_KEY_REUSED, also of one that was removed but is not deleted yet.
 """
 
 from collections import abc as _abc
@@ -34,7 +34,9 @@ GRPC_VERSION: str
 class BulkServiceStub:
     """Applies an operation to every process that matches a filter. The engine notes which processes match
     when the operation begins, and applies it to these alone, each once, also if replicas are killed
-    meanwhile. A process that has changed since is skipped. An operation is a process of the namespace
+    meanwhile. A process that has changed since is skipped. An operation that follows also takes up
+    processes that match later, until it is stopped, but none twice: a process that breaks again after
+    its retry is left in error. It stops by itself after 1,000,000 processes. An operation is a process of the namespace
     progressor.operations, which the engine creates and no other request may change; Get, Trace and List
     show it, and it is deleted 30 days after its end.
     """
@@ -64,7 +66,9 @@ class BulkServiceStub:
 class BulkServiceAsyncStub(BulkServiceStub):
     """Applies an operation to every process that matches a filter. The engine notes which processes match
     when the operation begins, and applies it to these alone, each once, also if replicas are killed
-    meanwhile. A process that has changed since is skipped. An operation is a process of the namespace
+    meanwhile. A process that has changed since is skipped. An operation that follows also takes up
+    processes that match later, until it is stopped, but none twice: a process that breaks again after
+    its retry is left in error. It stops by itself after 1,000,000 processes. An operation is a process of the namespace
     progressor.operations, which the engine creates and no other request may change; Get, Trace and List
     show it, and it is deleted 30 days after its end.
     """
@@ -90,7 +94,9 @@ class BulkServiceAsyncStub(BulkServiceStub):
 class BulkServiceServicer(metaclass=_abc_1.ABCMeta):
     """Applies an operation to every process that matches a filter. The engine notes which processes match
     when the operation begins, and applies it to these alone, each once, also if replicas are killed
-    meanwhile. A process that has changed since is skipped. An operation is a process of the namespace
+    meanwhile. A process that has changed since is skipped. An operation that follows also takes up
+    processes that match later, until it is stopped, but none twice: a process that breaks again after
+    its retry is left in error. It stops by itself after 1,000,000 processes. An operation is a process of the namespace
     progressor.operations, which the engine creates and no other request may change; Get, Trace and List
     show it, and it is deleted 30 days after its end.
     """

@@ -68,6 +68,9 @@ class BulkInput:
         float, option("Stop when more than this share of the last results are failures.")
     ] = 0.1
     failed_window: Annotated[Int32, option("How many results are looked at for that.")] = 100
+    follow_matching: Annotated[
+        bool, option("Also take up processes that match later, each once, until it is stopped.")
+    ] = False
     id: Annotated[str | None, option("The id of the operation; a random one by default.")] = None
     yes: Annotated[bool, option("Start without asking.")] = False
     dry_run: Annotated[bool, option("Only print what matches.")] = False
@@ -269,6 +272,7 @@ async def _run(
             rate_max=rate_max,
             failed_share_max=how.failed_share,
             failed_window=how.failed_window,
+            follow=how.follow_matching,
             **wanted,
         )
         if how.detach:
@@ -360,6 +364,7 @@ def _facts(bulk: BulkOperation) -> RenderableType:
             "rate": _UNLIMITED if bulk.rate_max is None else f"{bulk.rate_max:,} per second",
             "by": one_line(bulk.author),
             "why": one_line(bulk.reason),
+            "follows": "what matches later" if bulk.follow else "",
             "created": instant_text(bulk.created_at),
             "ended": instant_text(bulk.ended_at),
         }

@@ -31,6 +31,7 @@ NAMESPACE = Namespace(
     processor_targets=(),
     history_mode=HistoryMode.NONE,
     finished_process_retention=RETENTION,
+    task_retention=dt.timedelta(hours=1),  # an operation that follows has a step every few seconds
 )
 
 
@@ -47,13 +48,18 @@ class BulkKind(enum.StrEnum):
 
 
 class BulkState(enum.StrEnum):
-    """Where an operation is. FAILED: its own process is in error, and can be retried."""
+    """Where an operation is.
+
+    FOLLOWING: each process has a result, and it waits for more that match. FAILED: its own process
+    is in error, and can be retried.
+    """
 
     MATCHING = "matching"
     RUNNING = "running"
     DONE = "done"
     STOPPED = "stopped"
     FAILED = "failed"
+    FOLLOWING = "following"
 
 
 class BulkResult(enum.StrEnum):
@@ -78,6 +84,7 @@ class BulkRequest:
     """An operation to be started. ``rate_max`` is in processes per second; None: unlimited.
 
     It stops when more than ``failed_share_max`` of the last ``failed_window`` processes failed.
+    ``follow``: it also takes up what matches later, each process once, until it is stopped.
     """
 
     operation_id: str
@@ -89,6 +96,7 @@ class BulkRequest:
     rate_max: int | None = RATE_DEFAULT
     failed_share_max: float = FAILED_SHARE_DEFAULT
     failed_window: int = FAILED_WINDOW_DEFAULT
+    follow: bool = False
 
     def fingerprint(self) -> bytes:
         return hashlib.blake2b(repr(self).encode(), digest_size=16).digest()
@@ -98,8 +106,8 @@ class BulkRequest:
 class BulkOperation:
     """An operation and how far it is. ``stop_reason`` is set where it is stopped or failed.
 
-    ``created_at`` is the instant of the snapshot; ``updated_at`` that of the last progress. While
-    it ``is_matching``, the snapshot is not complete.
+    ``created_at`` is the instant of the snapshot; ``updated_at`` that of the last progress.
+    ``phase`` is the state as if its process were not in error.
     """
 
     operation_id: str
@@ -111,6 +119,7 @@ class BulkOperation:
     rate_max: int | None
     failed_share_max: float
     failed_window: int
+    follow: bool
     stop_reason: str
     created_at: dt.datetime
     updated_at: dt.datetime
@@ -119,7 +128,7 @@ class BulkOperation:
     done_count: int
     skipped_count: int
     failed_count: int
-    is_matching: bool = False
+    phase: BulkState
 
     @property
     def has_ended(self) -> bool:

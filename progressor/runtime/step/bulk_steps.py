@@ -1,7 +1,8 @@
 """The steps of bulk operations, which the engine runs itself.
 
 A step first completes the snapshot of what matched, then applies the operation to it, a chunk at a
-time, and ends after STEP_SECONDS with a timer for the next step. All progress is in the tables, in
+time, and ends after STEP_SECONDS with a timer for the next step. One that follows then looks for
+what matches later. All progress is in the tables, in
 the transactions that make it: a step that is lost with its replica is simply run again.
 """
 
@@ -39,7 +40,13 @@ _CHUNKS_PER_SECOND = 5
 """With a limited rate, so that the processes are spread over each second."""
 
 _LOCKED_SECONDS = 0.1
-_CONTINUES = Succeeded(Intent(timer=SetTimer(after=dt.timedelta())))
+
+FOLLOW_SECONDS = 2.0
+"""Between two searches for what matches later."""
+
+_FOLLOW_PAUSE = 20.0
+"""After a search, as a multiple of its time: a large filter costs a twentieth of a connection."""
+
 _UNIMPLEMENTED = 12
 _INTERNAL = 13
 
@@ -67,16 +74,22 @@ class BulkSteps:
     async def _work(self, operation_id: str) -> Outcome:
         monotonic = self.context.clock.monotonic
         ends_at = monotonic() + STEP_SECONDS
+        pause = 0.0
         bulk = await self.bulks.get(operation_id)
-        if bulk.is_matching and not bulk.matched_count:
+        if bulk.phase is BulkState.MATCHING and not bulk.matched_count:
             _log.info("bulk operation started", extra=_facts(bulk))
         while not bulk.has_ended:
             if monotonic() >= ends_at:
-                return _CONTINUES
-            if bulk.is_matching:
+                return _continues(0.0)
+            begun_at = monotonic()
+            if bulk.phase is BulkState.MATCHING:
                 await self.bulks.match(operation_id)
+            elif bulk.phase is BulkState.FOLLOWING:
+                if pause:
+                    return _continues(pause)
+                is_all = await self.bulks.match(operation_id)
+                pause = _FOLLOW_PAUSE * (monotonic() - begun_at) + FOLLOW_SECONDS * is_all
             else:
-                begun_at = monotonic()
                 count, seconds = await self._apply(bulk)
                 # Also before the step ends, or the next one would begin too early.
                 await asyncio.sleep(max(0.0, begun_at + seconds - monotonic()))
@@ -115,6 +128,10 @@ class BulkSteps:
         self.effects.apply(effects)
         self.context.metrics.bulk_processes.add(count, (bulk.kind.value,))
         return count
+
+
+def _continues(pause: float) -> Succeeded:
+    return Succeeded(Intent(timer=SetTimer(after=dt.timedelta(seconds=pause))))
 
 
 def _rejected(message: str) -> Rejected:

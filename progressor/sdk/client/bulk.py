@@ -49,7 +49,8 @@ class BulkState(WireEnum):
     """The state of an operation. UNSPECIFIED: a state that only a newer SDK knows.
 
     MATCHING: the engine notes which processes match. STOPPED: on request, or because too many
-    processes failed. FAILED: its own process is in error, and can be retried.
+    processes failed. FAILED: its own process is in error, and can be retried. FOLLOWING: each
+    process has a result, and the engine looks for more that match.
     """
 
     UNSPECIFIED = "unspecified"
@@ -58,6 +59,7 @@ class BulkState(WireEnum):
     DONE = "done"
     STOPPED = "stopped"
     FAILED = "failed"
+    FOLLOWING = "following"
 
 
 class BulkResult(WireEnum):
@@ -95,8 +97,8 @@ class BulkOperation:
     """An operation and its progress.
 
     ``rate_max``: processes per second; None: unlimited. ``stop_reason``: why it stopped or failed.
-    ``matched_count`` grows while it is MATCHING. A process has one of the three results, or none
-    yet.
+    ``follow``: it also takes up what matches later. ``matched_count`` grows while it is MATCHING or
+    follows. A process has one of the three results, or none yet.
     """
 
     operation_id: str
@@ -108,6 +110,7 @@ class BulkOperation:
     rate_max: int | None
     failed_share_max: float
     failed_window: int
+    follow: bool
     stop_reason: str
     created_at: dt.datetime
     updated_at: dt.datetime
@@ -203,9 +206,10 @@ class Bulk(Resource[Connection]):
         rate_max: int | None = 100,
         failed_share_max: float = 0.1,
         failed_window: int = 100,
+        follow: bool = False,
         **options: Unpack[FilterOptions],
     ) -> Exchange[BulkOperation]:
-        """Start an operation on all processes that match now; return once it is durable.
+        """Start an operation on all processes that match; return once it is durable.
 
         Args:
             kind: What is done to each.
@@ -216,6 +220,7 @@ class Bulk(Resource[Connection]):
             rate_max: Processes per second; None: unlimited.
             failed_share_max: Stop when more than this share of the last results are failures.
             failed_window: How many results are looked at for that.
+            follow: Also take up processes that match later, each once, until it is stopped.
             options: See `FilterOptions` and `RequestOptions`.
 
         Raises:
@@ -233,6 +238,7 @@ class Bulk(Resource[Connection]):
             rate_unlimited=rate_max is None,
             failed_share_max=failed_share_max,
             failed_window=failed_window,
+            follow=follow,
         )
         timeout = options.get("timeout")
         return _exchange(self, request, _read_operation, "operation", timeout, repeatable=True)

@@ -37,6 +37,9 @@ _SQL = statements.load("jobs/bulks")
 MATCHED_MAX = 5_000
 """Processes that one transaction reads for a snapshot."""
 
+FOLLOWED_MAX = 1_000_000
+"""Processes after which an operation stops to follow."""
+
 DELETED_MAX = 5_000
 """Items that one transaction deletes."""
 
@@ -60,7 +63,7 @@ class Bulks:
     def __init__(self, context: StorageContext) -> None:
         self._context = context
         self._start = context.functions.call("start_bulk", _StartedRow)
-        self._match = context.functions.call("match_bulk", str)
+        self._match = context.functions.call("match_bulk", bool)
         self._apply = context.functions.call("apply_bulk", _AppliedRow)
         self._delete = context.functions.call("delete_bulk", int)
 
@@ -88,6 +91,7 @@ class Bulks:
             rate_max=request.rate_max,
             failed_share_max=request.failed_share_max,
             failed_window=request.failed_window,
+            follow=request.follow,
         )
         if started.verdict not in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
             raise errors.IdempotencyKeyReusedError(key.process_id, key.process_id)
@@ -95,11 +99,13 @@ class Bulks:
             return True, NO_EFFECTS
         return False, Effects(due=((key, started.task_id),))
 
-    async def match(self, operation_id: str) -> None:
-        """Add the next processes that match to the snapshot."""
-        await self._context.call(
-            self._match, namespace=OPERATIONS, operation_id=operation_id, limit=MATCHED_MAX
-        )
+    async def match(self, operation_id: str) -> bool:
+        """Add the next processes that match to its items; return whether all have been read."""
+        [is_all] = await self._context.call(
+            self._match, namespace=OPERATIONS, operation_id=operation_id, limit=MATCHED_MAX,
+            followed_max=FOLLOWED_MAX,
+        )  # fmt: skip
+        return is_all
 
     async def apply(
         self, bulk: BulkOperation, *, limit: int, fails: bool = False
@@ -133,14 +139,14 @@ class Bulks:
         await self._context.execute(_SQL["stop_bulk"], operation_id=operation_id, reason=reason)
         return await self.get(operation_id)
 
-    async def items(
-        self, operation_id: str, *, failed: bool, after: int, limit: int
-    ) -> tuple[BulkItem, ...]:
     async def delete(self) -> bool:
         """Delete some items of an operation without a process; return whether there was one."""
         [count] = await self._context.call(self._delete, namespace=OPERATIONS, limit=DELETED_MAX)
         return count > 0
 
+    async def items(
+        self, operation_id: str, *, failed: bool, after: int, limit: int
+    ) -> tuple[BulkItem, ...]:
         await self.get(operation_id)
         return await self._context.read(
             BulkItem, _SQL["list_items"], operation_id=operation_id, failed=failed, after=after,

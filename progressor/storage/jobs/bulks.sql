@@ -6,17 +6,23 @@ SELECT o.operation_id, o.kind,
         WHEN o.ended_at IS NOT NULL THEN o.state
         WHEN p.status = 'finished' THEN 'stopped'
         WHEN p.status = 'error' THEN 'failed'
-        ELSE o.state
+        ELSE s.phase
     END AS state,
-    o.filter, o.reason, o.author, o.rate_max, o.failed_share_max, o.failed_window,
+    o.filter, o.reason, o.author, o.rate_max, o.failed_share_max, o.failed_window, o.follow,
     CASE
         WHEN o.ended_at IS NULL THEN coalesce(p.end_reason, p.detail, '') ELSE o.stop_reason
     END AS stop_reason,
     o.created_at, o.updated_at, coalesce(o.ended_at, p.finished_at) AS ended_at, o.matched_count, o.done_count, o.skipped_count,
-    o.failed_count, o.state = 'matching' AS is_matching
+    o.failed_count, s.phase
 FROM progressor.bulk_operations o
 JOIN progressor.processes p
     ON p.namespace = %(namespace)s AND p.process_id = o.operation_id AND p.slot = o.slot
+CROSS JOIN LATERAL (
+    SELECT CASE
+        WHEN o.follow AND o.state = 'running' AND o.next_item > o.matched_count THEN 'following'
+        ELSE o.state
+    END AS phase
+) s
 WHERE (%(operation_id)s::text IS NULL OR o.operation_id = %(operation_id)s)
     AND (%(before_at)s::timestamptz IS NULL
         OR (o.created_at, o.operation_id COLLATE "C") < (%(before_at)s, %(before_id)s::text))
@@ -24,9 +30,12 @@ ORDER BY o.created_at DESC, o.operation_id COLLATE "C" DESC
 LIMIT %(limit)s
 
 -- name: stop_bulk
--- Stops a bulk operation that has not ended. Locks: the operation.
+-- Stops a bulk operation that has not ended; one that follows is done if all its processes have a result. Locks: the
+-- operation.
 UPDATE progressor.bulk_operations
-SET state = 'stopped', stop_reason = %(reason)s, ended_at = coalesce(%(now)s, clock_timestamp()),
+SET state = CASE
+        WHEN follow AND state = 'running' AND next_item > matched_count THEN 'done' ELSE 'stopped' END,
+    stop_reason = %(reason)s, ended_at = coalesce(%(now)s, clock_timestamp()),
     updated_at = coalesce(%(now)s, clock_timestamp())
 WHERE operation_id = %(operation_id)s AND ended_at IS NULL
 

@@ -1,5 +1,7 @@
-"""Bulk operations in storage: deletion in pieces."""
+"""Bulk operations in storage: two replicas at one, and deletion in pieces."""
 
+import asyncio
+import dataclasses
 import datetime as dt
 from typing import Any
 
@@ -13,16 +15,22 @@ from progressor.domain.views.bulk import (
     OPERATIONS,
     BulkKind,
     BulkRequest,
+    BulkResult,
+    BulkState,
 )
 from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.jobs import bulks as module
 from progressor.storage.jobs.bulks import Bulks
+from tests.support.postgres.locks import until_blocked
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
+    BROKEN,
     Store,
+    connect,
     count,
     create_namespace,
     fresh_key,
+    lent,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -36,14 +44,14 @@ def bulks(store: Store, database: str) -> Bulks:
     return Bulks(store.context)
 
 
-async def started(store: Store, bulks: Bulks, *, broken: int) -> BulkRequest:
+async def started(store: Store, bulks: Bulks, *, broken: int, follow: bool = False) -> BulkRequest:
     """Start a retry of so many broken processes."""
     for _ in range(broken):
         await store.broken(fresh_key())
     store.clock.advance(HOUR)
     request = BulkRequest(
         operation_id=fresh_key().process_id, kind=BulkKind.RETRY, rate_max=None,
-        filter=ProcessFilter(namespace="orders"),
+        filter=ProcessFilter(namespace="orders"), follow=follow,
     )  # fmt: skip
     await bulks.start(request, {})
     return request
@@ -76,3 +84,62 @@ async def test_a_deleted_operation_goes_in_pieces_and_its_id_with_the_last(
     assert not await bulks.delete()
     is_known, _ = await bulks.start(request, {})
     assert not is_known
+
+
+async def test_items_that_are_added_meanwhile_are_applied_too(
+    store: Store, bulks: Bulks, database: str, observer: psycopg.Connection[Any]
+) -> None:
+    """A replica that has lost its lease adds items while another ends a chunk."""
+    name = (await started(store, bulks, broken=1, follow=True)).operation_id
+    await bulks.match(name)
+    await store.broken(fresh_key())
+    async with await connect(database) as connection:
+        adding = Bulks(dataclasses.replace(store.context, pool=lent(connection)))
+        async with asyncio.TaskGroup() as group, connection.transaction():
+            await adding.match(name)
+            applying = group.create_task(bulks.apply(await bulks.get(name), limit=1))
+            await until_blocked(observer)
+
+    assert (await applying)[0] == 1
+    bulk = await bulks.get(name)
+    assert (bulk.state, bulk.matched_count, bulk.done_count) == (BulkState.RUNNING, 2, 1)
+    await bulks.apply(bulk, limit=1)
+    assert (await bulks.get(name)).state is BulkState.FOLLOWING
+    assert broken_invariants(observer) == {}
+
+
+async def test_what_was_skipped_is_taken_up_again_and_nothing_else(
+    store: Store, bulks: Bulks
+) -> None:
+    name = (await started(store, bulks, broken=2, follow=True)).operation_id
+    await bulks.match(name)
+    [first, second] = await bulks.items(name, failed=False, after=0, limit=9)
+    key = process_key("orders", first.process_id)
+    await store.recover(key, retries=True)
+    [again] = await store.claim_due()
+    store.clock.advance(HOUR)
+    await store.settled(again.task, BROKEN)
+
+    await bulks.apply(await bulks.get(name), limit=9)
+    assert await bulks.match(name)
+    items = await bulks.items(name, failed=False, after=0, limit=9)
+    assert [(it.process_id, it.result) for it in items] == [
+        (first.process_id, BulkResult.SKIPPED),
+        (second.process_id, BulkResult.DONE),
+        (first.process_id, BulkResult.PENDING),
+    ]
+
+
+async def test_following_ends_at_a_number_of_processes(
+    store: Store, bulks: Bulks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOLLOWED_MAX", 2)
+    name = (await started(store, bulks, broken=2, follow=True)).operation_id
+    await bulks.match(name)
+    await bulks.apply(await bulks.get(name), limit=9)
+    await bulks.match(name)
+
+    bulk = await bulks.get(name)
+
+    assert (bulk.state, bulk.stop_reason) == (BulkState.STOPPED, "it has taken up 2 processes")
+    assert bulk.done_count == 2

@@ -173,6 +173,29 @@ async def test_it_stops_at_a_share_of_failures_or_on_request(env: Env) -> None:
     ]  # fmt: skip
 
 
+async def test_one_that_follows_takes_up_each_process_once_until_it_is_stopped(
+    env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_steps, "FOLLOW_SECONDS", 0.01)
+    await env.broken("early", answering())
+    bulk = await env.client.bulk.start(BulkKind.RETRY, follow=True, rate_max=None)
+    await env.settled("early", 3)
+    await env.broken("again", broken(), answering())
+    await env.settled("again", 3)
+    await env.broken("late", answering())
+    await env.settled("late", 3)  # the search that found it has also seen the other in error
+
+    bulk = await env.client.bulk.stop(bulk.operation_id, "enough")
+    await env.client.result(bulk.operation_id, namespace=OPERATIONS)
+
+    assert (bulk.state, bulk.stop_reason) == (BulkState.DONE, "enough")
+    assert await results(env.client, bulk) == {
+        "early": ("done", ""), "again": ("done", ""), "late": ("done", ""),
+    }  # fmt: skip
+    assert bulk.matched_count == bulk.done_count == 3
+    assert await statuses(env) == {"early": RUNNING, "again": ERROR, "late": RUNNING}
+
+
 async def test_nobody_else_changes_the_namespace_of_operations(env: Env) -> None:
     bulk = await ended(env.client, await env.client.bulk.start(BulkKind.REMOVE, id_prefix="none"))
     own = Client(env.replica.address, namespace=OPERATIONS)

@@ -50,6 +50,7 @@ CHECKSUMS = {
     "0035_pre_failures.sql": "bc3611480aecebb9",
     "0036_pre_senders.sql": "d1a6ce3e71afd396",
     "0037_pre_tried_for.sql": "e9f9e9b08cf3c2a1",
+    "0038_pre_bulk_follow.sql": "007eb624882ae0ba",
 }
 
 

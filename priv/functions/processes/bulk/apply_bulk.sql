@@ -26,6 +26,7 @@ DECLARE
     v_failed   integer := 0;
     v_window   record;
     v_reason   text := '';
+    v_state    text;
 BEGIN
     SELECT * INTO v_bulk FROM bulk_operations o WHERE o.operation_id = p_operation_id FOR KEY SHARE;
     IF v_bulk.state IS DISTINCT FROM 'running' THEN
@@ -102,19 +103,20 @@ BEGIN
             v_reason := format('%s of the last %s failed', v_window.failed, v_window.ended);
         END IF;
     END IF;
+    v_state := CASE
+        WHEN v_next IS NULL AND NOT v_bulk.follow THEN 'done'
+        WHEN v_reason <> '' THEN 'stopped'
+        ELSE 'running'
+    END;
     UPDATE bulk_operations o
     SET done_count = o.done_count + v_done, skipped_count = o.skipped_count + v_skipped,
         failed_count = o.failed_count + v_failed, updated_at = v_now,
-        next_item = coalesce(v_next, o.matched_count + 1),
-        state = CASE
-            WHEN o.state <> 'running' THEN o.state
-            WHEN v_next IS NULL THEN 'done'
-            WHEN v_reason <> '' THEN 'stopped'
-            ELSE 'running'
-        END,
-        stop_reason = CASE WHEN o.state = 'running' AND v_next IS NOT NULL THEN v_reason ELSE o.stop_reason END,
-        ended_at = CASE
-            WHEN o.state = 'running' AND (v_next IS NULL OR v_reason <> '') THEN v_now ELSE o.ended_at END
+        -- As it was read: items may have been added since.
+        next_item = coalesce(v_next, v_bulk.matched_count + 1),
+        state = CASE WHEN o.state = 'running' THEN v_state ELSE o.state END,
+        stop_reason = CASE
+            WHEN o.state = 'running' AND v_state = 'stopped' THEN v_reason ELSE o.stop_reason END,
+        ended_at = CASE WHEN o.state = 'running' AND v_state <> 'running' THEN v_now ELSE o.ended_at END
     WHERE o.operation_id = p_operation_id;
 END;
 $$;

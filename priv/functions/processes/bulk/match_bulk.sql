@@ -1,27 +1,45 @@
--- Adds the next processes that match a bulk operation to its snapshot. Left out are processes that were created,
--- changed their status or broke since the operation began, since they may not have matched then; for a cancellation,
--- those without a task; and the processes of the operations themselves.
--- Locks: the operation. p_limit: how many processes it reads.
--- Returns: the state of the operation: running once all have been read.
-CREATE FUNCTION match_bulk(p_now timestamptz, p_namespace text, p_operation_id text, p_limit integer)
-RETURNS text
+-- Adds the next processes that match a bulk operation to its items. Left out are processes that were created, changed
+-- their status or broke since the operation began, since they may not have matched then; for a cancellation, those
+-- without a task; and the processes of the operations themselves. An operation that follows takes up what matches
+-- later too: once all have been read, the next call begins anew. It leaves out the processes that it has taken up,
+-- unless they were skipped: so none is changed twice, even if it breaks again each time.
+-- Locks: the operation. p_limit: how many processes it reads. p_followed_max: how many items an operation may have
+-- before it stops to follow.
+-- Returns: whether all have been read.
+CREATE FUNCTION match_bulk(
+    p_now timestamptz, p_namespace text, p_operation_id text, p_limit integer, p_followed_max integer
+)
+RETURNS boolean
 SET jit = off
 AS $$
 DECLARE
-    v_now  timestamptz := coalesce(p_now, clock_timestamp());
-    v_bulk bulk_operations%ROWTYPE;
-    v_page record;  -- how many were added and read, and the last
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_bulk   bulk_operations%ROWTYPE;
+    v_page   record;  -- how many were added and read, and the last
+    v_is_all boolean;
 BEGIN
     SELECT * INTO v_bulk FROM bulk_operations o WHERE o.operation_id = p_operation_id
     FOR NO KEY UPDATE;
-    IF v_bulk.state IS DISTINCT FROM 'matching' THEN
-        RETURN v_bulk.state;
+    IF v_bulk.state = 'running' AND v_bulk.follow AND v_bulk.matched_count >= p_followed_max THEN
+        UPDATE bulk_operations o
+        SET state = 'stopped', stop_reason = format('it has taken up %s processes', o.matched_count),
+            ended_at = v_now, updated_at = v_now
+        WHERE o.operation_id = p_operation_id;
+        RETURN true;
+    END IF;
+    IF v_bulk.state IS DISTINCT FROM 'matching'
+        AND NOT coalesce(v_bulk.state = 'running' AND v_bulk.follow, false)
+    THEN
+        RETURN true;
     END IF;
     WITH page AS MATERIALIZED (
         SELECT p.*
         FROM list_processes(
-            v_bulk.filter || jsonb_build_object('created_to', least(
-                (v_bulk.filter ->> 'created_to')::timestamptz, v_bulk.created_at)),
+            CASE
+                WHEN v_bulk.follow THEN v_bulk.filter
+                ELSE v_bulk.filter || jsonb_build_object('created_to', least(
+                    (v_bulk.filter ->> 'created_to')::timestamptz, v_bulk.created_at))
+            END,
             v_bulk.after_created_at, v_bulk.after_namespace, v_bulk.after_process_id, p_limit) p
     ),
     matched AS (
@@ -31,18 +49,27 @@ BEGIN
             (find_first_task(p.slot, p.namespace, p.process_id)).task_id) END AS task_id
         FROM page p
         WHERE p.namespace <> p_namespace
-            AND p.status_changed_at < v_bulk.created_at
-            AND (p.broken_at IS NULL OR p.broken_at < v_bulk.created_at)
+            AND CASE
+                WHEN v_bulk.follow THEN NOT EXISTS (
+                    SELECT
+                    FROM bulk_items i
+                    WHERE i.operation_id = p_operation_id AND i.init_task_id = p.init_task_id
+                        AND i.follow AND i.result IS DISTINCT FROM 'skipped'
+                )
+                ELSE p.status_changed_at < v_bulk.created_at
+                    AND (p.broken_at IS NULL OR p.broken_at < v_bulk.created_at)
+            END
     ),
     added AS (
         INSERT INTO bulk_items (
-            operation_id, item, slot, namespace, process_id, init_task_id, broken_by, broken_at, task_id
+            operation_id, item, slot, namespace, process_id, init_task_id, broken_by, broken_at, task_id,
+            follow
         )
         SELECT p_operation_id,
             v_bulk.matched_count + row_number() OVER (
                 ORDER BY m.created_at DESC, m.namespace COLLATE "C" DESC, m.process_id COLLATE "C" DESC),
             m.slot, m.namespace, m.process_id, m.init_task_id,
-            CASE WHEN m.status = 'error' THEN m.corrupted_by END, m.broken_at, m.task_id
+            CASE WHEN m.status = 'error' THEN m.corrupted_by END, m.broken_at, m.task_id, v_bulk.follow
         FROM matched m
         WHERE v_bulk.kind <> 'cancel' OR m.task_id IS NOT NULL
         RETURNING 1
@@ -53,14 +80,15 @@ BEGIN
     FROM page p
     ORDER BY p.created_at, p.namespace COLLATE "C", p.process_id COLLATE "C"
     LIMIT 1;
+    v_is_all := coalesce(v_page.read, 0) < p_limit;
     UPDATE bulk_operations o
-    SET matched_count = o.matched_count + coalesce(v_page.added, 0), updated_at = v_now,
-        after_created_at = coalesce(v_page.created_at, o.after_created_at),
-        after_namespace = coalesce(v_page.namespace, o.after_namespace),
-        after_process_id = coalesce(v_page.process_id, o.after_process_id),
-        state = CASE WHEN coalesce(v_page.read, 0) < p_limit THEN 'running' ELSE o.state END
-    WHERE o.operation_id = p_operation_id
-    RETURNING o.state INTO v_bulk.state;
-    RETURN v_bulk.state;
+    SET matched_count = o.matched_count + coalesce(v_page.added, 0),
+        updated_at = CASE WHEN o.state = 'matching' OR v_page.added > 0 THEN v_now ELSE o.updated_at END,
+        after_created_at = CASE WHEN NOT v_is_all THEN v_page.created_at END,
+        after_namespace = CASE WHEN NOT v_is_all THEN v_page.namespace END,
+        after_process_id = CASE WHEN NOT v_is_all THEN v_page.process_id END,
+        state = CASE WHEN v_is_all THEN 'running' ELSE o.state END
+    WHERE o.operation_id = p_operation_id;
+    RETURN v_is_all;
 END;
 $$;

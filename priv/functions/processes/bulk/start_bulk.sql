@@ -17,6 +17,7 @@ CREATE FUNCTION start_bulk(
     p_rate_max         integer,
     p_failed_share_max double precision,
     p_failed_window    integer,
+    p_follow           boolean,
     OUT verdict text,
     OUT task_id bigint
 )
@@ -24,13 +25,13 @@ AS $$
 DECLARE
     v_started admitted_start;
 BEGIN
-    SELECT *
     IF EXISTS (SELECT FROM bulk_operations o WHERE o.operation_id = p_operation_id)
         AND NOT EXISTS (SELECT FROM find_process(p_slot, p_namespace, p_operation_id))
     THEN
         verdict := 'key_reused';  -- delete_bulk has not deleted all of it yet
         RETURN;
     END IF;
+    SELECT *
     INTO v_started
     FROM admit_starts(
         p_now => p_now, p_replica_id => p_replica_id,
@@ -46,10 +47,10 @@ BEGIN
     IF v_started.verdict = 'accepted' THEN
         INSERT INTO bulk_operations (
             operation_id, slot, kind, filter, args, reason, author, rate_max, failed_share_max,
-            failed_window, created_at, updated_at
+            failed_window, follow, created_at, updated_at
         ) VALUES (
             p_operation_id, p_slot, p_kind, p_filter, p_args, p_reason, p_author, p_rate_max,
-            p_failed_share_max, p_failed_window, v_started.admitted_at, v_started.admitted_at
+            p_failed_share_max, p_failed_window, p_follow, v_started.admitted_at, v_started.admitted_at
         );
     END IF;
     verdict := v_started.verdict;

@@ -364,13 +364,13 @@ ASKED = [
           request=bulks.PreviewBulkRequest(
               kind=bulks.BULK_KIND_RETRY, filter=types.ProcessFilter(id_prefix="p"))),
     *(asked("bulk.start", sdk.BulkKind.NOTIFY, TEA, operation_id="b", reason="why", author="me",
-            rate_max=rate, failed_share_max=0.5, failed_window=9, id_prefix="p",
+            rate_max=rate, failed_share_max=0.5, failed_window=9, follow=True, id_prefix="p",
             value=sdk.BulkOperation, repeated=True,
             request=bulks.StartBulkRequest(
                 operation_id="b", kind=bulks.BULK_KIND_NOTIFY, args=b'{"item":"tea"}',
                 filter=types.ProcessFilter(id_prefix="p"), reason="why", author="me",
                 rate_max=rate, rate_unlimited=rate is None, failed_share_max=0.5,
-                failed_window=9)) for rate in (7, None)),
+                failed_window=9, follow=True)) for rate in (7, None)),
     asked("bulk.get", "b", value=sdk.BulkOperation, repeated=True,
           request=bulks.GetBulkRequest(operation_id="b")),
     asked("bulk.stop", "b", "why", value=sdk.BulkOperation, repeated=True,
