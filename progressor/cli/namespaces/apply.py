@@ -16,7 +16,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from progressor import errors
-from progressor.cli.input.options import PAGE_MAX, EngineOptions, bad_input, client_of, option
+from progressor.cli.input.options import PAGE_MAX, EngineOptions, client_of, option
+from progressor.cli.input.question import confirmed
 from progressor.cli.namespaces.files import (
     Change,
     changed_fields,
@@ -101,7 +102,7 @@ async def apply(
             show(None, *_people(file, plans, others), as_json=False)
         try:
             if pending and not dry_run:
-                if not (yes or _confirmed()):
+                if not (yes or await confirmed("Apply these changes?")):
                     return ExitCode.FAILED
                 await _apply_all(client, pending, engine)
         finally:
@@ -163,15 +164,6 @@ def _report(pending: Sequence[_Plan]) -> None:
         for state, word in states.items()
     )
     sys.stderr.write(f"{'; '.join(parts)}\n")
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise bad_input("--yes", "must be given where standard input is not a terminal")
-    # On stderr, because standard output may be read by a program.
-    sys.stderr.write("Apply these changes? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _document(plans: Sequence[_Plan], others: Sequence[str]) -> Mapping[str, object]:

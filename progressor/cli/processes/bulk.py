@@ -29,6 +29,7 @@ from progressor.cli.input.options import (
     first,
     option,
 )
+from progressor.cli.input.question import confirmed
 from progressor.cli.output import (
     Column,
     ExitCode,
@@ -257,11 +258,10 @@ async def _run(
             if how.dry_run:
                 show(preview, *_preview(kind, preview, rate_max), as_json=scope.json)
                 return ExitCode.DONE
-            if scope.json or not sys.stdin.isatty():
-                raise bad_input("--yes", "must be given where nobody can be asked")
+            if scope.json:
+                raise bad_input("--yes", "must be given with --json")
             show(preview, *_preview(kind, preview, rate_max), as_json=False)
-            answer = await asyncio.to_thread(input, "Start? [y/N] ")
-            if answer.strip().lower() not in {"y", "yes"}:
+            if not await confirmed("Start?"):
                 return ExitCode.FAILED
         bulk = await client.bulk.start(
             kind,

@@ -48,6 +48,10 @@ class Terminal:
         return self._drawn.decode(errors="ignore")
 
     @property
+    def words(self) -> str:
+        return _CONTROL.sub("", self.drawn)
+
+    @property
     def frames(self) -> list[str]:
         """What was drawn whole so far, each time from the first line on, in words alone."""
         frames = self.drawn.split(_HOME)[1:-1]

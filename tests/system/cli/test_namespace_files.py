@@ -1,7 +1,8 @@
 """`namespace apply` and `namespace export`: on a real engine, and where an engine refuses."""
 
 import asyncio
-import io
+import os
+import pty
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from progressor.sdk import BulkKind, Client
 from progressor.v1 import namespace_service_pb2 as pb
 from tests.support.api.scripted_engine import Cli, Ended, Refusal, ScriptedEngine
 from tests.support.engine.replica import Replica, running_replica
+
+END = "\x04"
+"""What a terminal takes for the end of the input."""
 
 FILE = """
 [server]
@@ -139,7 +143,7 @@ def test_an_apply_that_fails_says_how_far_it_came(
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "applied"), [("yes\n", 0, 2), ("\n", 1, 0), ("", 1, 0), (None, 2, 0)]
+    ("typed", "code", "applied"), [("yes\n", 0, 2), ("\n", 1, 0), (END, 1, 0), (None, 2, 0)]
 )
 def test_it_asks_before_it_changes_anything(
     *,
@@ -153,11 +157,16 @@ def test_it_asks_before_it_changes_anything(
 ) -> None:
     file = tmp_path / "namespaces.toml"
     file.write_text(FILE)
-    terminal = io.StringIO(typed)
-    monkeypatch.setattr(terminal, "isatty", lambda: typed is not None)
-    monkeypatch.setattr("sys.stdin", terminal)
+    ours, theirs = pty.openpty()
+    if typed is None:
+        os.close(theirs)
+        theirs = os.open(os.devnull, os.O_RDONLY)
+    else:
+        os.write(ours, typed.encode())
+    with open(theirs) as stdin, open(ours):  # noqa: PTH123  by their numbers
+        monkeypatch.setattr("sys.stdin", stdin)
 
-    ended = cli("namespace", "apply", str(file))
+        ended = cli("namespace", "apply", str(file))
 
     assert ended.code == code
     assert len(engine.requests) - 1 == applied
