@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import judges
+from tests.chaos import bulks, judges
+from tests.chaos.bulks import BulkClient, BulkNotes
 from tests.chaos.faults import commit
 from tests.chaos.load import jobs, messages
 from tests.chaos.load.actors import steps
@@ -58,6 +59,7 @@ class _Run:
         self._notes = Notes()
         self._job_notes = JobNotes()
         self._lives = Lives()
+        self._bulk_notes = BulkNotes()
         self._committed: list[Committed] = []
         self._pool = ProcessPool(arguments.seed)
         self._begun_at = 0.0
@@ -72,6 +74,7 @@ class _Run:
             self._notes,
             self._job_notes,
             self._lives.all,
+            self._bulk_notes,
             faults=[(each.began_at, each.ended_at) for each in self._committed],
             settled_at=time.monotonic(),
             undone=undone,
@@ -95,7 +98,8 @@ class _Run:
         job_connections = self._connections(~seed, namespace=jobs.NAMESPACE)
         message_connections = self._connections(seed, namespace=messages.NAMESPACE)
         actor_connections = self._connections(seed, namespace=steps.NAMESPACE)
-        clients: list[Caller | JobClient | MessageClient | ActorClient] = [
+        bulk_connections = self._connections(seed, namespace=bulks.NAMESPACE)
+        clients: list[Caller | JobClient | MessageClient | ActorClient | BulkClient] = [
             Caller(number, connections=connections, pool=self._pool, notes=self._notes, seed=seed)
             for number in range(self._arguments.callers)
         ]
@@ -110,6 +114,14 @@ class _Run:
             for number in range(JOB_CLIENTS)
         ]
         clients.append(MessageClient(connections=message_connections, notes=self._notes, seed=seed))
+        clients.append(
+            BulkClient(
+                connections=bulk_connections,
+                notes=self._notes,
+                bulk_notes=self._bulk_notes,
+                seed=seed,
+            )
+        )
         clients += [
             ActorClient(
                 number,
@@ -131,7 +143,10 @@ class _Run:
                 await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
                 ending.set()
-            for each in (connections, job_connections, message_connections, actor_connections):
+            for each in (
+                connections, job_connections, message_connections, actor_connections,
+                bulk_connections,
+            ):  # fmt: skip
                 await each.close()
             done_after, undone = await judges.all_done(scene, self._notes)
             watch.cancel()

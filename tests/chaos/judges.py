@@ -20,6 +20,13 @@ from progressor.cli.doctor import examine
 from progressor.sdk import Client
 from progressor.settings import config
 from progressor.storage.doctor.findings import State
+from tests.chaos.bulks import (
+    BulkNotes,
+    broken_bulks,
+    count_bulks,
+    read_bulks,
+    stop_following,
+)
 from tests.chaos.history import (
     FAILED,
     Asked,
@@ -109,6 +116,7 @@ class Judgement:
     node_count: int
     messages: Mapping[str, int]
     actors: Mapping[str, int]
+    bulks: Mapping[str, int]
     undecided: int
     seconds_judging: float
 
@@ -139,6 +147,7 @@ async def all_done(scene: Scene, notes: Notes) -> tuple[float, list[str]]:
                 await _repair(client, process_id, notes)
             await repair_all(connection, client)
             await retry_broken(connection, client)
+            await stop_following(client)
             stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
             if stuck:
                 return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
@@ -168,6 +177,7 @@ def judge(
     notes: Notes,
     job_notes: JobNotes,
     lives: Sequence[Life],
+    bulk_notes: BulkNotes,
     *,
     faults: Sequence[tuple[float, float]],
     settled_at: float,
@@ -184,6 +194,7 @@ def judge(
     gated = read_tasks(scene.conninfo)
     jobs = read_jobs(scene.conninfo)
     messages = read_messages(scene.conninfo, NAMESPACE)
+    bulks = read_bulks(scene.conninfo)
     records = actors.ActorRecords(
         lives=lives,
         actors=read_actors(scene.conninfo),
@@ -206,6 +217,7 @@ def judge(
         ),
         *broken_messages(messages),
         *actors.broken_actors(records),
+        *broken_bulks(bulks, bulk_notes),
         *recoveries(scene.directory.glob("replica-*.log")),
         *_ailments(scene.conninfo),
     ]
@@ -222,6 +234,7 @@ def judge(
             + collections.Counter(actors.count_messages(records))
         ),
         actors=actors.count_others(records),
+        bulks=count_bulks(bulks),
         undecided=undecided,
         seconds_judging=round(time.monotonic() - begun_at, 1),
     )

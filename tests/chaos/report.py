@@ -118,7 +118,7 @@ def lines(document: Document) -> Iterable[str]:
         f"judged in {document['seconds_judging']} s; all due done in "
         f"{document['all_done_seconds']} s"
     )
-    for title in ("messages", "actors"):
+    for title in ("messages", "actors", "bulks"):
         numbers = sorted(document[title].items())
         yield f"{title}: {', '.join(f'{number:,} {what}' for what, number in numbers)}"
     yield f"messages and replies in all: {sum(document['messages'].values()):,}"

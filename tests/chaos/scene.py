@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from progressor.sdk import Client, NamespaceConfig, RetryPolicy
 from progressor.storage.postgres.migrations import migrate
+from tests.chaos import bulks
 from tests.chaos.load import jobs, messages
 from tests.chaos.load.actors import steps
 from tests.chaos.load.processor import NAMESPACE
@@ -135,7 +136,9 @@ def _scene(cluster: Cluster, conninfo: str, directory: Path, addresses: Sequence
 
 async def _create_namespaces(address: str, targets: Sequence[str]) -> None:
     async with Client(address, namespace=NAMESPACE) as client:
-        for name in (NAMESPACE, jobs.NAMESPACE, messages.NAMESPACE, steps.NAMESPACE):
+        for name in (
+            NAMESPACE, jobs.NAMESPACE, messages.NAMESPACE, steps.NAMESPACE, bulks.NAMESPACE,
+        ):  # fmt: skip
             await client.namespaces.create(
                 NamespaceConfig(
                     name=name,

@@ -1,5 +1,6 @@
 """Connections from a client to the replicas, and notes of each request on one of them."""
 
+import asyncio
 import collections
 import contextlib
 import dataclasses
@@ -55,6 +56,10 @@ _WRITES = frozenset({Kind.START, Kind.CALL, Kind.NOTIFY, Kind.REPAIR, Kind.PUT})
 _NEVER = frozenset(
     {"IDEMPOTENCY_KEY_REUSED", "INVALID_REQUEST", "NAMESPACE_NOT_FOUND", "TASK_FAILED"}
 )
+
+_NEVER_INSISTING = frozenset({"INVALID_REQUEST", "INTERNAL", "IDEMPOTENCY_KEY_REUSED"})
+_REPEATS_MAX = 5
+_TIMEOUT_SECONDS = 5.0
 
 _PAGE_SIZE = 20
 _LISTED_MAX = 4
@@ -115,6 +120,38 @@ class Connections:
     async def close(self) -> None:
         for connection in self._connections:
             await connection.client.close()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Insistence:
+    """Asks what is not noted as an operation, on behalf of `who`, until it is known to be done."""
+
+    connections: Connections
+    notes: Notes
+    who: str
+
+    async def insist(self, word: str, request: Callable[[Client], Awaitable[object]]) -> bool:
+        """Ask until it is known what became of it; tell whether it was done."""
+        for _ in range(_REPEATS_MAX):
+            try:
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
+                    await request(self.connections.another().client)
+            except TimeoutError:
+                self.notes.totals[word, "timeout"] += 1
+            except (*NO_WORD, *NOTHING_ACCEPTED) as error:
+                self.note(word, error)
+            except errors.ProgressorError as error:
+                self.note(word, error)
+                return False
+            else:
+                self.notes.totals[word, "done"] += 1
+                return True
+        return False
+
+    def note(self, word: str, error: errors.ProgressorError) -> None:
+        self.notes.totals[word, error.reason] += 1
+        if error.reason in _NEVER_INSISTING:
+            self.notes.surprises.append(f"{self.who}'s {word}: {error}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import graphlib
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from progressor import errors
@@ -15,7 +14,7 @@ from progressor.sdk import (
     Graph,
     JobState,
 )
-from tests.chaos.load.connections import NO_WORD, NOTHING_ACCEPTED, Connections, Notes
+from tests.chaos.load.connections import Connections, Insistence, Notes
 from tests.support.models.jobs.graphs import random_graph
 
 JOB_CLIENTS = 3
@@ -23,16 +22,12 @@ JOB_CLIENTS = 3
 _NODES_MAX = 14
 _LOOK_SECONDS = 0.3
 _LOOKS_MAX = 200
-_REPEATS_MAX = 5
 _TIMEOUT_SECONDS = 5.0
 _CONSTRAINED = 0.1
 _RETRIED = 0.7
 _GATE = "bench"
 _WHIMS = {"none": 16, "cancel": 2, "remove": 1, "remove node": 2}
 _DEEDS = {"done": 70, "fail": 6, "flaky": 8, "timer": 12, "stall": 2}
-_NEVER = frozenset({"INVALID_REQUEST", "INTERNAL", "IDEMPOTENCY_KEY_REUSED"})
-
-Request = Callable[[Client], Awaitable[object]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,6 +53,7 @@ class JobClient:
         self._random = random.Random(f"{seed}:job client {number}")
         self._number, self._connections = number, connections
         self._notes, self._job_notes = notes, job_notes
+        self._asker = Insistence(connections, notes, "a job client")
         self._count = 0
 
     async def run(self, ending: asyncio.Event) -> None:
@@ -65,7 +61,7 @@ class JobClient:
             self._count += 1
             job_id = f"j{self._number}-{self._count}"
             graph = self._graph(job_id)
-            if await self._insist("submit", functools.partial(_submit, job_id, graph)):
+            if await self._asker.insist("submit", functools.partial(_submit, job_id, graph)):
                 self._job_notes.acknowledged.add(job_id)
                 await self._see_to(job_id, ending)
 
@@ -80,7 +76,7 @@ class JobClient:
                 await self._indulge(whim, job_id)
             state = await self._state(job_id)
             if state is JobState.FAILED and self._random.random() < _RETRIED:
-                await self._insist("retry", lambda client: client.jobs.retry(job_id))
+                await self._asker.insist("retry", lambda client: client.jobs.retry(job_id))
             elif job_id in self._job_notes.removed or (state is not None and state.has_ended):
                 self._notes.totals["job", str(state)] += 1
                 return
@@ -88,13 +84,13 @@ class JobClient:
     async def _indulge(self, whim: str, job_id: str) -> None:
         match whim:
             case "cancel":
-                await self._insist(whim, lambda client: client.jobs.cancel(job_id))
+                await self._asker.insist(whim, lambda client: client.jobs.cancel(job_id))
             case "remove":
                 self._job_notes.removed.add(job_id)
-                await self._insist(whim, lambda client: client.remove(job_id))
+                await self._asker.insist(whim, lambda client: client.remove(job_id))
             case _:
                 node = f"{job_id}/n{self._random.randrange(_NODES_MAX)}"
-                await self._insist(whim, lambda client: client.remove(node))
+                await self._asker.insist(whim, lambda client: client.remove(node))
 
     def _graph(self, job_id: str) -> Graph:
         graph, drawn = Graph(), random_graph(self._random, _NODES_MAX)
@@ -115,32 +111,9 @@ class JobClient:
             client = self._connections.another().client
             view = await client.jobs.get(job_id, payloads=False, timeout=_TIMEOUT_SECONDS)
         except errors.ProgressorError as error:
-            self._note("get job", error)
+            self._asker.note("get job", error)
             return None
         return view.job.state
-
-    async def _insist(self, word: str, request: Request) -> bool:
-        """Ask until it is known what became of it; tell whether it was done."""
-        for _ in range(_REPEATS_MAX):
-            try:
-                async with asyncio.timeout(_TIMEOUT_SECONDS):
-                    await request(self._connections.another().client)
-            except TimeoutError:
-                self._notes.totals[word, "timeout"] += 1
-            except (*NO_WORD, *NOTHING_ACCEPTED) as error:
-                self._note(word, error)
-            except errors.ProgressorError as error:
-                self._note(word, error)
-                return False
-            else:
-                self._notes.totals[word, "done"] += 1
-                return True
-        return False
-
-    def _note(self, word: str, error: errors.ProgressorError) -> None:
-        self._notes.totals[word, error.reason] += 1
-        if error.reason in _NEVER:
-            self._notes.surprises.append(f"a job client's {word}: {error}")
 
 
 async def _submit(job_id: str, graph: Graph, client: Client) -> None:

@@ -24,6 +24,7 @@ from progressor.sdk import (
     Step,
     TaskType,
 )
+from tests.chaos import bulks
 from tests.chaos.history import TAIL, Deed, again, is_again
 from tests.chaos.load import jobs, messages
 from tests.chaos.load.actors import steps
@@ -87,6 +88,8 @@ async def _elsewhere(step: Step[Any], journal: Journal, recorder: steps.Recorder
         return await messages.receive(step)
     if step.namespace == steps.NAMESPACE:
         return await steps.act(step, recorder)
+    if step.namespace == bulks.NAMESPACE:
+        return await bulks.break_once(step)
     return await jobs.carry(step, journal)
 
 
