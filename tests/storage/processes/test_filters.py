@@ -4,16 +4,19 @@ import dataclasses
 import datetime as dt
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, LiteralString
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from progressor.domain.processes.admission import Import
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.process import Process, ProcessStatus, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.filter import ProcessFilter
-from progressor.domain.views.process import ProcessQuery
+from progressor.domain.views.process import ProcessQuery, place_of
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.replicas.counts import Counts
 from tests.support.storage.store import (
     BROKEN,
@@ -81,7 +84,7 @@ def random_filters(everything: Sequence[Process], count: int) -> list[ProcessFil
 
 
 async def test_a_filter_finds_exactly_the_processes_that_match_it(
-    database: str, store: Store
+    database: str, store: Store, observer: psycopg.Connection[Any]
 ) -> None:
     create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
     ids = ("a", "ab", "aBc", "a%", "a_b", "ä", "b'", "b\\", "o-1", "o-12", "o-2", "p")
@@ -105,11 +108,65 @@ async def test_a_filter_finds_exactly_the_processes_that_match_it(
     everything = await store.processes.list(ProcessQuery(page_size=1000))
     assert len(everything) == len(ids)
 
+    with_large_namespaces = []
     for wanted in random_filters(everything, 300):
         found = await store.processes.list(ProcessQuery(filter=wanted, page_size=1000))
 
         assert found == tuple(it for it in everything if matches(wanted, it)), wanted
+        if wanted.id_prefix:
+            with_large_namespaces.append((wanted, found))
         assert (await counts.count(wanted, exact_max=len(ids))).count == len(found), wanted
+
+    observer.execute(
+        "INSERT INTO progressor.process_counts SELECT name, NULL, 'running', 20001"
+        " FROM progressor.namespaces"
+    )
+    for wanted, found in with_large_namespaces:
+        query = ProcessQuery(filter=wanted, page_size=1000)
+        assert await store.processes.list(query) == found, wanted
+
+
+@pytest.mark.parametrize(("count", "index"), [(20_000, "by_creation"), (20_001, "pkey")])
+async def test_the_beginning_of_an_id_is_looked_up_by_key_in_large_namespaces(
+    store: Store, observer: psycopg.Connection[Any], count: int, index: str
+) -> None:
+    keys = [process_key("orders", process_id) for process_id in ("a", "ab", "b", "ba")]
+    for key in keys:
+        store.clock.advance(MINUTE)
+        await store.started(key)
+    observer.execute("DELETE FROM progressor.process_counts")
+    observer.execute(
+        "INSERT INTO progressor.process_counts VALUES ('orders', NULL, 'running', %s)", [count]
+    )
+
+    query = ProcessQuery(filter=ProcessFilter(id_prefix="a"), page_size=1)
+    [newest] = await store.processes.list(query)
+    [older] = await store.processes.list(dataclasses.replace(query, before=place_of(newest)))
+    of_one = ProcessFilter(namespace="orders", statuses=(ProcessStatus.RUNNING,), id_prefix="a")
+
+    assert [newest.key, older.key] == [keys[1], keys[0]]
+    assert await store.processes.list(ProcessQuery(filter=of_one)) == (newest, older)
+    assert _searched(observer, "SELECT {}.find_by_prefix('orders', 'a', 9)") == {
+        f"processes_{index}"
+    }
+
+
+def _searched(observer: psycopg.Connection[Any], statement: LiteralString) -> set[str]:
+    """Return the indexes of the processes that a statement searches."""
+
+    def scans() -> dict[str, int]:
+        return dict(
+            observer.execute(
+                "SELECT indexrelname, idx_scan FROM pg_stat_user_indexes"
+                " WHERE relname = 'processes'"
+            ).fetchall()
+        )
+
+    before = scans()
+    observer.execute("SELECT pg_stat_force_next_flush()")
+    observer.execute(sql.SQL(statement).format(sql.Identifier(Functions().schema)))
+    observer.execute("SELECT pg_stat_force_next_flush()")
+    return {name for name, count in scans().items() if count > before[name]}
 
 
 async def test_a_broken_process_has_the_time_and_group_of_its_latest_failure(
