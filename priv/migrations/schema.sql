@@ -91,8 +91,7 @@ CREATE TABLE progressor.events (
     format_version integer NOT NULL DEFAULT 0,
     payload bytea NOT NULL,
     metadata json,
-    CONSTRAINT events_pkey PRIMARY KEY (slot, namespace, process_id, event_id),
-    CONSTRAINT events_event_id_check CHECK ((event_id >= 1))
+    CONSTRAINT events_pkey PRIMARY KEY (slot, namespace, process_id, event_id)
 ) WITH (
     autovacuum_vacuum_scale_factor=0.05,
     autovacuum_vacuum_insert_scale_factor=0.05,
@@ -470,11 +469,7 @@ CREATE TABLE progressor.processes (
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
-    CONSTRAINT finished_at_when_finished CHECK (((status = 'finished'::progressor.process_status) = (finished_at IS NOT NULL))),
-    CONSTRAINT follower_is_whole CHECK ((((leader_id IS NULL) = (leader_slot IS NULL)) AND ((leader_id IS NULL) = (leader_namespace IS NULL)) AND ((leader_id IS NULL) = (node IS NULL)))),
-    CONSTRAINT processes_last_event_id_check CHECK ((last_event_id >= 0)),
-    CONSTRAINT processes_led_by_check CHECK ((led_by = ANY (ARRAY['engine'::text, 'processor'::text]))),
-    CONSTRAINT processes_process_id_check CHECK (((octet_length(process_id) >= 1) AND (octet_length(process_id) <= 256)))
+    CONSTRAINT finished_at_when_finished CHECK (((status = 'finished'::progressor.process_status) = (finished_at IS NOT NULL)))
 ) WITH (
     autovacuum_vacuum_scale_factor=0.05,
     autovacuum_vacuum_insert_scale_factor=0.05,
@@ -724,9 +719,7 @@ CREATE TABLE progressor.tasks (
     sender json,
     tried_for interval,
     CONSTRAINT tasks_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
-    CONSTRAINT blocked_only_in_schedule CHECK ((status <> 'blocked'::progressor.task_status)),
-    CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),
-    CONSTRAINT tasks_attempt_count_check CHECK ((attempt_count >= 0))
+    CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status]))))
 ) WITH (
     fillfactor=60,
     autovacuum_vacuum_scale_factor=0.05,

@@ -122,6 +122,8 @@ BEGIN
         FOR NO KEY UPDATE
     ) p;
 
+    v_now := coalesce(p_now, clock_timestamp());
+
     IF v_special IS NOT NULL THEN
         SELECT array_agg(i.item)
                 FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL
@@ -150,25 +152,55 @@ BEGIN
                 = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
             OFFSET 0
         ) p;
-    END IF;
 
-    v_now := coalesce(p_now, clock_timestamp());
-
-    IF v_ends IS NOT NULL THEN
-        effects := v_ends;
-        RETURN NEXT;
-        effects := NULL;
-    END IF;
-
-    IF v_answering IS NOT NULL AND 'remove' = ANY (p_outcome) THEN
-        -- delete_process answers for these.
-        effects := describe_senders(ARRAY(
-            SELECT (p_slot[a.item], p_namespace[a.item], p_process_id[a.item])::process_key
-            FROM unnest(v_answering) AS a (item)
-            WHERE p_outcome[a.item] = 'remove'));
-        IF effects IS NOT NULL THEN
+        IF v_ends IS NOT NULL THEN
+            effects := v_ends;
             RETURN NEXT;
             effects := NULL;
+        END IF;
+
+        IF v_answering IS NOT NULL AND 'remove' = ANY (p_outcome) THEN
+            -- delete_process answers for these.
+            effects := describe_senders(ARRAY(
+                SELECT (p_slot[a.item], p_namespace[a.item], p_process_id[a.item])::process_key
+                FROM unnest(v_answering) AS a (item)
+                WHERE p_outcome[a.item] = 'remove'));
+            IF effects IS NOT NULL THEN
+                RETURN NEXT;
+                effects := NULL;
+            END IF;
+        END IF;
+
+        IF v_gated IS NOT NULL THEN
+            -- What comes next there is a matter of gates too, which are looked at in the end.
+            FOREACH item IN ARRAY v_gated LOOP
+                p_expires_after[item] := NULL;
+            END LOOP;
+            PERFORM requeue_gated_tasks(
+                p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer, p_cancels, p_timers);
+        END IF;
+
+        IF v_broken IS NOT NULL THEN
+            PERFORM release_held(p_replica_id, ARRAY(
+                SELECT (r.slot, r.namespace, r.process_id)::process_key
+                FROM unnest(v_broken) AS b (item)
+                CROSS JOIN LATERAL find_process(p_slot[b.item], p_namespace[b.item], p_process_id[b.item]) p
+                JOIN running r
+                    ON (r.slot, r.namespace, r.process_id, r.token)
+                        = (p.slot, p.namespace, p.process_id, p_token[b.item])
+                WHERE p_outcome[b.item] IN ('finish', 'complete')
+                    OR (p_outcome[b.item] = 'fail' AND r.task_id = p.corrupted_by)));
+        END IF;
+
+        IF v_timed IS NOT NULL THEN
+            v_dropped := settle_timers(
+                v_now, p_replica_id, v_timed, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer,
+                p_timer_at, p_timer_after, p_timer_args, p_timer_trace, p_timer_timeout, p_history_after,
+                p_history_limit, p_history_backward, p_timer_constraints, p_timers);
+            -- From here on these steps leave the timers as they are now.
+            FOREACH item IN ARRAY v_timed LOOP
+                p_timer[item] := NULL;
+            END LOOP;
         END IF;
     END IF;
 
@@ -177,38 +209,6 @@ BEGIN
             v_now, p_slot, p_namespace, p_process_id, p_token, m_item, m_number, m_kind, m_slot,
             m_namespace, m_process_id, m_args, m_caller_context, m_trace_context, m_constraints,
             m_metadata, m_reply);
-    END IF;
-
-    IF v_gated IS NOT NULL THEN
-        -- What comes next there is a matter of gates too, which are looked at in the end.
-        FOREACH item IN ARRAY v_gated LOOP
-            p_expires_after[item] := NULL;
-        END LOOP;
-        PERFORM requeue_gated_tasks(
-            p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer, p_cancels, p_timers);
-    END IF;
-
-    IF v_broken IS NOT NULL THEN
-        PERFORM release_held(p_replica_id, ARRAY(
-            SELECT (r.slot, r.namespace, r.process_id)::process_key
-            FROM unnest(v_broken) AS b (item)
-            CROSS JOIN LATERAL find_process(p_slot[b.item], p_namespace[b.item], p_process_id[b.item]) p
-            JOIN running r
-                ON (r.slot, r.namespace, r.process_id, r.token)
-                    = (p.slot, p.namespace, p.process_id, p_token[b.item])
-            WHERE p_outcome[b.item] IN ('finish', 'complete')
-                OR (p_outcome[b.item] = 'fail' AND r.task_id = p.corrupted_by)));
-    END IF;
-
-    IF v_timed IS NOT NULL THEN
-        v_dropped := settle_timers(
-            v_now, p_replica_id, v_timed, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer,
-            p_timer_at, p_timer_after, p_timer_args, p_timer_trace, p_timer_timeout, p_history_after,
-            p_history_limit, p_history_backward, p_timer_constraints, p_timers);
-        -- From here on these steps leave the timers as they are now.
-        FOREACH item IN ARRAY v_timed LOOP
-            p_timer[item] := NULL;
-        END LOOP;
     END IF;
 
     -- The rare ones first, by a function of their own: nothing of their processes is left after.
@@ -613,29 +613,31 @@ BEGIN
             WHERE s.has_memos OR s.item = ANY (v_broken)));
     END IF;
 
-    IF v_answering IS NOT NULL THEN
-        -- A step that leaves its process as it is ends no task but its own.
-        SELECT settle_replies(
-            v_now, array_agg((s.slot, s.namespace, s.process_id)::process_key),
-            array_agg(CASE WHEN v_changes IS NULL OR s.item <> ALL (v_changes) THEN s.task_id END),
-            false)
-        INTO effects
-        FROM unnest(v_steps) AS s
-        WHERE s.item = ANY (v_answering) AND s.outcome <> 'retry';
-        IF effects IS NOT NULL THEN
-            item := NULL;
-            RETURN NEXT;
-            effects := NULL;
+    IF v_special IS NOT NULL THEN
+        IF v_answering IS NOT NULL THEN
+            -- A step that leaves its process as it is ends no task but its own.
+            SELECT settle_replies(
+                v_now, array_agg((s.slot, s.namespace, s.process_id)::process_key),
+                array_agg(CASE WHEN v_changes IS NULL OR s.item <> ALL (v_changes) THEN s.task_id END),
+                false)
+            INTO effects
+            FROM unnest(v_steps) AS s
+            WHERE s.item = ANY (v_answering) AND s.outcome <> 'retry';
+            IF effects IS NOT NULL THEN
+                item := NULL;
+                RETURN NEXT;
+                effects := NULL;
+            END IF;
         END IF;
-    END IF;
 
-    IF v_gated IS NOT NULL THEN
-        effects := settle_gates_batch(
-            v_now, p_replica_id, p_starvation_timeout, v_gated, p_slot, p_namespace, p_process_id, v_steps,
-            p_timer_constraints);
-        IF effects IS NOT NULL THEN
-            item := NULL;
-            RETURN NEXT;
+        IF v_gated IS NOT NULL THEN
+            effects := settle_gates_batch(
+                v_now, p_replica_id, p_starvation_timeout, v_gated, p_slot, p_namespace, p_process_id, v_steps,
+                p_timer_constraints);
+            IF effects IS NOT NULL THEN
+                item := NULL;
+                RETURN NEXT;
+            END IF;
         END IF;
     END IF;
 END;
