@@ -8,6 +8,8 @@ MESSAGE_CHARACTERS_MAX = 200
 _READ_MAX = 1000
 """Characters of a message that are looked at."""
 
+# No text may be matched by a repetition in two ways: a message comes from outside, and one that
+# makes the search backtrack stops the whole replica.
 _VARIABLE = re.compile(
     r"""
       (?<!\w)(?:'[^']*'|"[^"]*"|`[^`]*`)(?!\w)              # quoted
@@ -15,7 +17,7 @@ _VARIABLE = re.compile(
     | (?<![\w./-])(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.@+-]+){2,}[/\\]?  # a path
     | \b\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.,]*\d)?(?:Z|[+-]\d\d:?\d\d)?(?!\w)  # an instant
     | \b0[xX][0-9a-fA-F]+\b
-    | \b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4,12})*\b  # hex, a UUID
+    | \b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,12})*\b  # hex, a UUID
     | \b(?=[\w-]{0,64}\d)[\w-]{16,}\b                        # an id
     | \d+(?:[.,:]\d+)*                                       # a number
     """,

@@ -1,6 +1,8 @@
 """The message of a group of failures."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from progressor.domain.processes.failure import MESSAGE_CHARACTERS_MAX, normalized
 
@@ -15,6 +17,7 @@ ID = "o-17"
         ("o-17 is not o-170", "* is not o-*"),
         ("declined at 2026-11-27T06:54:04.12+00:00 (10.5 s)", "declined at * (* s)"),
         ("request 3f2504e0-4f89-11d3-9a0c-0305e82c3301 of deadbee1", "request * of *"),
+        ("no key 9f86d081884c7d659a2feaa0c55ad015_thumb.png", "no key *.png"),
         ("<Order object at 0x7f12ab>", "<Order object at *>"),
         ("no file /var/lib/app/x.json or ../a/b, and/or 'a b'", "no file * or *, and/or *"),
         ("get https://pay.example.com:8443/v1?id=9 failed", "get * failed"),
@@ -31,3 +34,10 @@ def test_what_differs_between_failures_is_no_part_of_their_group(message: str, g
 def test_a_long_message_is_normalized_in_time() -> None:
     for piece in ("a-", "0", "'", "/a", "abcdef01-", "a.", "2026-11-27T"):
         assert len(normalized(piece * 100_000, ID)) <= MESSAGE_CHARACTERS_MAX
+
+
+@given(st.text("0afZ-_'/:.,T~", max_size=4), st.integers(1, 1000), st.text("1_g'/-", max_size=2))
+@example("a", 900, "_v2")
+@example("a", 128, "1")
+def test_a_run_that_almost_matches_is_normalized_in_time(piece: str, count: int, end: str) -> None:
+    assert len(normalized(f"1{piece * count}{end}", ID)) <= MESSAGE_CHARACTERS_MAX
