@@ -27,7 +27,8 @@ _BATCHES = (20, 50)
 _PAUSE_SECONDS = 0.25
 _BATCH_PAUSE_SECONDS = 0.15
 _TIMEOUT_SECONDS = 6.0
-_ATTEMPTS_MAX = 60
+_PATIENCE_SECONDS = 300.0
+"""Longer than an engine is away on a slow machine: a request that is given up says nothing."""
 _SLOW = 0.1
 _NEVER = frozenset(
     {"IDEMPOTENCY_KEY_REUSED", "INVALID_REQUEST", "NAMESPACE_NOT_FOUND", "NOTHING_TO_RETRY"}
@@ -163,9 +164,10 @@ class ActorClient:
 
     async def _await_end(self, life: Life) -> None:
         """Await the end of an actor until it is known, elsewhere each time."""
-        chosen, attempts_left = self._random, _ATTEMPTS_MAX
-        while attempts_left:
-            attempts_left -= life.over
+        chosen, since_end = self._random, time.monotonic()
+        while time.monotonic() < since_end + _PATIENCE_SECONDS:
+            if not life.over:
+                since_end = time.monotonic()
             try:
                 # Some waits are cut short, and some are still there when their replica dies.
                 result: Any = await self._client().result(
@@ -194,7 +196,8 @@ class ActorClient:
 
         Return "done" and the answer, or the reason of the error that it is; "" if there is none.
         """
-        for _ in range(_ATTEMPTS_MAX):
+        begun_at = time.monotonic()
+        while time.monotonic() < begun_at + _PATIENCE_SECONDS:
             try:
                 async with asyncio.timeout(_TIMEOUT_SECONDS):
                     answer = await send(self._client())
