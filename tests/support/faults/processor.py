@@ -4,7 +4,8 @@ As a module it is that process: ``python -m tests.support.faults.processor ADDRE
 It answers each step with one event and its args. The first time that it sees args that begin with
 ``die`` it ends by SIGKILL, and with ``hang`` it does not answer; the file of that name in the
 directory remembers it. An init with ``timer SECONDS`` sets a timer, and each timer that it is asked
-to run is a line of the file ``timers``, with the instant.
+to run is a line of the file ``timers``, with the instant. The file ``serves`` has the instant since
+which it serves.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import ChildProcess
 
 STREAM, UNARY = "stream", "unary"
-TIMERS = "timers"
+TIMERS, SERVES = "timers", "serves"
 
 
 def processor(directory: Path) -> Processor[Any]:
@@ -69,6 +70,7 @@ async def processor_process(
 
 async def _main(address: str, mode: str, directory: Path) -> None:
     async with running(processor(directory), bind=address, streaming=mode == STREAM):
+        (directory / SERVES).write_text(str(time.time()))
         await asyncio.Event().wait()
 
 
