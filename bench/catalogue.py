@@ -8,6 +8,7 @@ from typing import Self
 from bench.env import Env
 from bench.measurement import Measurement, Pace
 from bench.questions import (
+    bulk,
     call,
     fan_in,
     fan_out,
@@ -60,7 +61,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
         open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules, messages, operate, pause,
+        schedules, messages, operate, bulk, pause,
     )
 )  # fmt: skip
 

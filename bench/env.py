@@ -70,6 +70,8 @@ class Population:
     dsn: str
     plan: Plan
     engine: Peer
+    engine_beside: Callable[[], AbstractAsyncContextManager[Peer]]
+    """Runs another engine on it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,8 @@ async def _populated(
     async with _database_at(dsn) as own:
         await asyncio.to_thread(fill, own, plan, processor=processor.address)
         async with _engine_beside(engines, own) as engine:
-            yield Population(dsn=own, plan=plan, engine=engine)
+            beside = functools.partial(_engine_beside, engines, own)
+            yield Population(dsn=own, plan=plan, engine=engine, engine_beside=beside)
 
 
 async def _namespace(client: Peer, engine: Peer, processor: Peer) -> str:
