@@ -24,6 +24,10 @@ from progressor.domain.processes.intent import Complete, Lost, Outcome, RemovePr
 from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views import bulk
+from progressor.domain.views.bulk import BulkKind, BulkRequest
+from progressor.domain.views.filter import ProcessFilter
+from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, claims, settlements
 from progressor.storage.rows.effects import Again, LoweredGate
@@ -177,6 +181,21 @@ async def delete_old_tasks(party: Party) -> None:
         await party.store.retention.delete_old_tasks(key.slot, "orders", age=-HOUR, limit=5)
 
 
+async def apply_bulk(party: Party) -> None:
+    """Apply an operation to what there is; delete operations whose process another has removed."""
+    bulks, name = Bulks(party.store.context), f"{party.random.random()}"
+    request = BulkRequest(
+        operation_id=name, kind=party.random.choice(list(BulkKind)), filter=ProcessFilter(),
+        reason="bulk", failed_share_max=1.0, follow=True,
+    )  # fmt: skip
+    await bulks.start(request, {})
+    with contextlib.suppress(errors.ProcessNotFoundError):
+        await bulks.match(name)
+        await bulks.apply(await bulks.get(name), limit=len(KEYS))
+        await bulks.stop(name, "enough")
+    await bulks.delete()
+
+
 async def admit_gated(party: Party) -> None:
     """Requests that want several gates each, in no order, and may have an order."""
     constraints = [
@@ -220,11 +239,11 @@ Writer = Callable[[Party], Awaitable[None]]
 
 WRITERS: tuple[Writer, ...] = (
     admit_starts, admit_requests, settle_tasks, claim_tasks, claim_due, remove_process,
-    put_process, simple_repair, await_task, delete_finished, delete_old_tasks,
+    put_process, simple_repair, await_task, delete_finished, delete_old_tasks, apply_bulk,
 )  # fmt: skip
 GATED: tuple[Writer, ...] = (admit_gated, cancel_task, set_gate, look_again)
 # Of the others, those that leave gates.
-LEAVING: tuple[Writer, ...] = (settle_tasks, claim_due, remove_process)
+LEAVING: tuple[Writer, ...] = (settle_tasks, claim_due, remove_process, apply_bulk)
 PAIRS = [
     *itertools.combinations_with_replacement(WRITERS, 2),
     *itertools.combinations_with_replacement(GATED, 2),
@@ -264,6 +283,7 @@ async def write_at_once(
 async def parties(database: str) -> AsyncIterator[list[Party]]:
     """Return connections that notice a deadlock within 20 ms."""
     create_namespace(database)
+    create_namespace(database, bulk.NAMESPACE)
     options = "-c deadlock_timeout=20ms -c synchronous_commit=off"
     impatient = make_conninfo(database, options=options)
     connections = [await connect(impatient) for _ in range(2 * CONNECTIONS_EACH + 1)]
