@@ -23,6 +23,8 @@ from tests.support.postgres.relay import Relay
 _PORTS = range(20_000, 30_000)  # Below those that the kernel gives away.
 _PORTS_APART = 100
 """Between the ports of two seeds, whose runs may begin at the same moment."""
+_REVIVAL_SECONDS = 300.0
+"""A replica that starts may find PostgreSQL killed again and again."""
 _WATCH_SECONDS = 0.2
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
@@ -67,7 +69,7 @@ class Scene:
         """Start a process, and return once it serves if it is a replica."""
         await process.start()
         if isinstance(process, ReplicaProcess):
-            await serving(process.address)
+            await serving(process.address, patience=_REVIVAL_SECONDS)
 
     async def watch(self) -> None:
         """Note who leaves by itself, and start it anew, until cancelled."""
@@ -95,7 +97,7 @@ async def open_scene(directory: Path, *, replica_count: int, seed: int) -> Async
                 await relay.start(port)
                 stack.push_async_callback(relay.stop)
             for address in scene.addresses:
-                await serving(address)
+                await serving(address, patience=_REVIVAL_SECONDS)
             await _create_namespaces(
                 scene.addresses[0], [f"127.0.0.1:{each}" for each in ports[:2]]
             )

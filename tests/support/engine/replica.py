@@ -294,11 +294,13 @@ async def health_of(address: str, services: Sequence[str] = SERVICES) -> dict[st
         }
 
 
-async def serving(address: str) -> None:
-    await health_becomes(address, health_pb2.HealthCheckResponse.SERVING)
+async def serving(address: str, *, patience: float = PATIENCE_SECONDS) -> None:
+    await health_becomes(address, health_pb2.HealthCheckResponse.SERVING, patience=patience)
 
 
-async def health_becomes(address: str, status: int, *, service: str = "") -> None:
+async def health_becomes(
+    address: str, status: int, *, service: str = "", patience: float = PATIENCE_SECONDS
+) -> None:
     """Wait until a service at an address, which may not listen yet, has this health."""
     options = (
         ("grpc.initial_reconnect_backoff_ms", 50),
@@ -308,7 +310,7 @@ async def health_becomes(address: str, status: int, *, service: str = "") -> Non
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=service), wait_for_ready=True)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(patience):
             async for told in watch:
                 if told.status == status:
                     return
