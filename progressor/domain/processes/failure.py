@@ -13,17 +13,18 @@ _READ_MAX = 1000
 _VARIABLE = re.compile(
     r"""
       (?<!\w)(?:'[^']*'|"[^"]*"|`[^`]*`)(?!\w)              # quoted
-    | \b[A-Za-z][A-Za-z0-9+.-]*://[^\s'",;)\]]+              # a URL
+    | \b[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s'",;)\]]+              # a URL
     | (?<![\w./-])(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.@+-]+){2,}[/\\]?  # a path
     | \b\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.,]*\d)?(?:Z|[+-]\d\d:?\d\d)?(?!\w)  # an instant
     | \b0[xX][0-9a-fA-F]+\b
-    | \b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,12})*\b  # hex, a UUID
+    | \b(?=[0-9a-fA-F-]{0,64}\d)[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,12})*\b  # hex, a UUID
     | \b(?=[\w-]{0,64}\d)[\w-]{16,}\b                        # an id
     | \d+(?:[.,:]\d+)*                                       # a number
     """,
     re.VERBOSE,
 )
 _SPACE = re.compile(r"\s+")
+_WORD = re.compile(r"\w")
 
 
 def normalized(message: str, process_id: str) -> str:
@@ -32,6 +33,17 @@ def normalized(message: str, process_id: str) -> str:
     That is the id of the process itself, numbers, instants, ids, what is quoted, paths and URLs.
     """
     text = _SPACE.sub(" ", message[:_READ_MAX]).strip()
-    text = re.sub(rf"(?<!\w){re.escape(process_id)}(?!\w)", "*", text)
-    text = _VARIABLE.sub("*", text)
+    text = _VARIABLE.sub("*", _without(process_id, text))
     return text if len(text) <= MESSAGE_CHARACTERS_MAX else f"{text[: MESSAGE_CHARACTERS_MAX - 1]}…"
+
+
+def _without(process_id: str, text: str) -> str:
+    """Replace the id by `*` where it is not part of a word.
+
+    By hand: an expression for each process takes longer to compile than the message to read.
+    """
+    found, *others = text.split(process_id)
+    for other in others:
+        is_part = _WORD.match(found[-1:]) or _WORD.match(other)
+        found += f"{process_id if is_part else '*'}{other}"
+    return found

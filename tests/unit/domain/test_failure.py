@@ -15,6 +15,7 @@ ID = "o-17"
         ("KeyError: 'amount'", "KeyError: *"),
         ("can't bill o-17: it's 3rd attempt", "can't bill *: it's *rd attempt"),
         ("o-17 is not o-170", "* is not o-*"),
+        ("no-17, o-17_a, o-17.o-17", "no-*, o-*_a, *.*"),
         ("declined at 2026-11-27T06:54:04.12+00:00 (10.5 s)", "declined at * (* s)"),
         ("request 3f2504e0-4f89-11d3-9a0c-0305e82c3301 of deadbee1", "request * of *"),
         ("no key 9f86d081884c7d659a2feaa0c55ad015_thumb.png", "no key *.png"),
