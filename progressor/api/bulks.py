@@ -172,6 +172,7 @@ class BulkServicer(Servicer):
     ) -> pb.StartBulkResponse:
         request = start_from_wire(message, context=PAYLOAD_BYTES_CEILING)
         await self._check_namespace(request.filter)
+        await self._check_args(request)
         bulk, is_known = await self._backend().bulk_control.start(
             request, trace_context_of(context)
         )
@@ -211,3 +212,16 @@ class BulkServicer(Servicer):
     async def _check_namespace(self, processes: ProcessFilter) -> None:
         if processes.namespace:
             await self._backend().namespaces.lookup(processes.namespace)
+
+    async def _check_args(self, request: BulkRequest) -> None:
+        """Refuse args that a namespace of the processes would refuse of a single request."""
+        namespaces = self._backend().namespaces
+        name = request.filter.namespace
+        reached = [await namespaces.lookup(name)] if name else namespaces.known()
+        for namespace in reached:
+            bytes_max = namespace.payload_bytes_max
+            if len(request.args) > bytes_max:
+                text = (
+                    f"{wire.too_large(len(request.args), bytes_max)}, in namespace {namespace.name}"
+                )
+                wire.refuse("args", text)

@@ -114,6 +114,19 @@ async def test_a_cancellation_ends_one_task_of_each(env: Env) -> None:
     await env.client.await_task("p0", task_id=behind.task_id)
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+async def test_args_are_bounded_as_those_of_a_single_request(
+    replica: Replica, everywhere: bool
+) -> None:
+    async with open_env(replica, payload_bytes_max=8) as env:
+        with pytest.raises(errors.InvalidRequestError) as refused:
+            await env.client.bulk.start(BulkKind.NOTIFY, b"123456789", all_namespaces=everywhere)
+
+    assert f"args: must be at most 8 bytes, got 9, in namespace {env.namespace}" in str(
+        refused.value
+    )
+
+
 async def test_what_has_changed_since_the_snapshot_is_skipped(
     env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
