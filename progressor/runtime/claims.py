@@ -252,11 +252,7 @@ class DueScan:
         if self.claimer.slots.draining:
             return
         await self._look_ahead()
-        # A backlog is claimed without this scan, for example after a pause.
-        backlogs = self.claimer.slots.backlogs()
         for each in await self._claim_overdue(self.context.scanner.overdue):
-            if each.task.key.namespace in backlogs:
-                continue
             self.context.metrics.scan_found.add(1, (each.task.key.namespace, each.task.task_type))
             self.context.observers.tell(
                 "scan_found",
@@ -290,12 +286,15 @@ class DueScan:
                 return
 
     async def _claim_overdue(self, since: dt.timedelta) -> Sequence[Claimed]:
+        """Claim what is overdue; return what nothing but a scan would have found."""
         known = self.claimer.namespaces.known()
         begun_at = self.context.clock.monotonic()
         overdue = await self.claimer.claims.find_overdue(
             self.pool, [namespace.name for namespace in known], overdue=since
         )
         late = [namespace for namespace in known if namespace.name in overdue]
+        # A backlog is claimed without a scan, for example after a pause.
+        backlogs = {it.name for it in late if self.claimer.slots.has_backlog(it.name)}
         rooms = self.claimer.rooms(late)
         claimed: Sequence[Claimed] = ()
         if rooms:
@@ -311,7 +310,7 @@ class DueScan:
             # New requests must not overtake what found no slot.
             if taken[namespace.name] == room.get(namespace.name, 0):
                 self.claimer.slots.mark_backlog(namespace.name)
-        return claimed
+        return [each for each in claimed if each.task.key.namespace not in backlogs]
 
 
 def _following(rooms: Sequence[Room], upcoming: Sequence[Due]) -> list[Room]:

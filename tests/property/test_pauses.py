@@ -31,7 +31,6 @@ class Pausing(RuleBasedStateMachine):
         self.last_beat = RUNNING
         self.reads: list[Namespace] = []
         self.refresh: tuple[int, Namespace] | None = None
-        self.told = False
 
     @property
     def current(self) -> Namespace:
@@ -63,6 +62,16 @@ class Pausing(RuleBasedStateMachine):
     def read(self) -> None:
         self.reads.append(self.current)
 
+    @rule()
+    def read_at_once(self) -> None:
+        self._learn(self.current)
+
+    @precondition(lambda self: self.beat is None)
+    @rule()
+    def heartbeat_at_once(self) -> None:
+        self.send_heartbeat()
+        self.take_in_heartbeat()
+
     @precondition(lambda self: self.reads)
     @rule(data=st.data())
     def take_in_read(self, data: st.DataObject) -> None:
@@ -86,10 +95,11 @@ class Pausing(RuleBasedStateMachine):
         if all(it.pause for it in self.states[self.last_beat.revision - 1 :]):
             assert NAME in self.pauses.names
 
-    @invariant()
-    def what_is_opened_is_reported(self) -> None:
-        self.told = (self.told or NAME in self.pauses.names) and not self.pauses.take_resumed()
-        assert self.told == (NAME in self.pauses.names)
+    @rule()
+    def take_resumed(self) -> None:
+        was_held = NAME in self.pauses.names
+        taken = self.pauses.take_resumed()
+        assert (NAME in taken) == (was_held and NAME not in self.pauses.names)
 
     def teardown(self) -> None:
         for _ in range(2):
@@ -102,6 +112,7 @@ class Pausing(RuleBasedStateMachine):
             if self.pauses.changed.is_set():
                 self.begin_refresh()
                 self.end_refresh()
+        self.pauses.take_resumed()
         assert (NAME in self.pauses.names) == (self.current.pause is not None)
 
     def _learn(self, found: Namespace) -> None:
@@ -112,3 +123,13 @@ class Pausing(RuleBasedStateMachine):
 
 
 TestPausing = Pausing.TestCase
+
+
+def test_a_namespace_that_is_paused_again_before_its_resume_was_taken_stays_held() -> None:
+    pauses = Pauses()
+    pauses.learn(dataclasses.replace(RUNNING, pause=PAUSE))
+    pauses.learn(RUNNING)
+    pauses.heartbeat([NAME])
+
+    assert pauses.take_resumed() == ()
+    assert NAME in pauses.names

@@ -8,6 +8,9 @@ heartbeat, and without heartbeats it starts nothing.
 What is read of a namespace is ordered by its revision. A heartbeat has no revisions: it may have
 read before a resume that is already known. So a heartbeat never opens a namespace; only a read
 does.
+
+A resumed namespace stays held until `take_resumed`, so that who takes it can mark its backlog in
+the same moment: nothing of it is claimed before.
 """
 
 import asyncio
@@ -40,6 +43,7 @@ class Pauses:
         for name in unknown:
             self._suspects[name] = self._heartbeat_count
             self.names[name] = None
+            self._resumed.pop(name, None)
         if unknown or not self._known.keys() <= set(paused):
             self.changed.set()
 
@@ -70,13 +74,14 @@ class Pauses:
                 self._open(name)
 
     def take_resumed(self) -> tuple[str, ...]:
-        """Return the namespaces that were resumed since the last call."""
+        """Open the namespaces that were resumed since the last call, and return them."""
         taken = tuple(self._resumed)
         self._resumed.clear()
+        for name in taken:
+            del self.names[name]
         self.resumed.clear()
         return taken
 
     def _open(self, name: str) -> None:
-        del self.names[name]
         self._resumed[name] = None
         self.resumed.set()

@@ -1,5 +1,6 @@
 """A paused namespace starts no step in any replica; resumed, it goes on where it was."""
 
+import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,9 +9,16 @@ import pytest
 import pytest_asyncio
 from grpc import StatusCode
 
-from progressor.sdk import Every, NamespaceConfig, ScheduledStart, ScheduleSpec, WaitCause
+from progressor.sdk import (
+    Every,
+    NamespaceConfig,
+    NewTimer,
+    ScheduledStart,
+    ScheduleSpec,
+    WaitCause,
+)
 from progressor.storage.processes import results
-from tests.support.engine.points import Points
+from tests.support.engine.points import PATIENCE_SECONDS, Points
 from tests.support.engine.replica import (
     Env,
     Replica,
@@ -24,6 +32,7 @@ from tests.support.engine.replica import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROCESSES = 20
+DUE = 200
 WHY = {"reason": "charged twice", "author": "ada"}
 
 
@@ -93,6 +102,30 @@ async def test_no_step_begins_later_than_one_heartbeat_after_a_pause(
             await env.asked(f"p{number}", len(env.asked_for(f"p{number}")) + 1)
         attempts = [it.task.attempt for it in env.processor.requests]
         assert (set(attempts), len(asked_before)) == ({1}, begun_count)
+
+
+async def test_what_is_due_at_the_end_of_a_pause_is_no_find_of_a_scan(
+    database: str, env: Env
+) -> None:
+    async with running_replica(database, {"replica.name": "third"}) as third:
+        await paused(env)
+        gate = asyncio.Semaphore(64)
+
+        async def put(number: int) -> None:
+            async with gate:
+                await env.client.put(f"p{number}", timer=NewTimer())
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(DUE):
+                group.create_task(put(number))
+        await beat_since(env.points, third.points)
+        asked_count = len(env.processor.requests)
+        await resume(env)
+        await env.processor.received(DUE, seconds=2 * PATIENCE_SECONDS)
+        await beat_since(env.points, third.points)
+
+        found = env.points.count("scan_found") + third.points.count("scan_found")
+        assert (asked_count, found, len(env.processor.requests)) == (0, 0, DUE)
 
 
 async def test_a_running_step_ends_and_what_follows_waits(env: Env) -> None:

@@ -243,6 +243,25 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time(harness: Harness) 
     ]
 
 
+async def test_what_a_backlog_would_have_claimed_counts_as_no_find_of_the_scan() -> None:
+    harness = Harness(ONE_SLOT)
+    harness.make_due(1)
+    harness.fill_the_slot()
+
+    def free_the_slot() -> None:
+        if harness.claims.asked[-1] == "find_overdue":
+            harness.slots.give_back("orders")
+
+    harness.claims.meanwhile = free_the_slot
+    async with harness.running():
+        await harness.due.scan()
+        await settled()
+
+        assert harness.begun_ids == [1]
+
+    assert harness.observers.counts["scan_found"] == 0
+
+
 @pytest.mark.parametrize(
     ("count", "page_count"), [(25, 3), (10 * PAGES_MAX + 10, PAGES_MAX)], ids=["all", "bounded"]
 )
