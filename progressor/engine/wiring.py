@@ -167,7 +167,9 @@ class Wiring:
         )
 
     def _build_worker(self) -> None:
-        self._processor = ProcessorClient(self._channels, self.context.clock)
+        self._processor = ProcessorClient(
+            self._channels, self.context.clock, paused=self.namespaces.pauses.names
+        )
         steps = Steps(
             processor=self._processor,
             settlements=self._settlements,

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import grpc
 from google.rpc import code_pb2
@@ -17,7 +17,7 @@ from grpc import aio
 
 from progressor.clock import Clock
 from progressor.domain.processes.event import Event
-from progressor.domain.processes.intent import STILL_RUNNING, Failed
+from progressor.domain.processes.intent import STILL_RUNNING, Failed, Released
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import codec, failures
@@ -44,8 +44,10 @@ _TRACE_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,4094}[\x21-\x7e])?")
 class ProcessorClient:
     """Asks the processors of all namespaces."""
 
-    def __init__(self, channels: Channels, clock: Clock) -> None:
+    def __init__(self, channels: Channels, clock: Clock, *, paused: Collection[str] = ()) -> None:
+        """Take the paused namespaces: no step of them is sent, however long it has waited."""
         self._channels = channels
+        self._paused = paused
         self._clock = clock
         self.reach = Reach(channels, clock)
         self.sizes = Sizes(clock)
@@ -62,9 +64,10 @@ class ProcessorClient:
         *,
         namespace: Namespace,
         timeout: dt.timedelta,
-    ) -> codec.StepOutcome:
+    ) -> codec.StepOutcome | Released:
         """Ask the processor to run one attempt of a task, and return its answer.
 
+        Released: it was not sent, since its namespace was paused before its target was connected.
         Errors of the processor and of the connection are returned, never raised. On
         cancellation the processor is notified, but may have acted already.
 
@@ -85,6 +88,7 @@ class ProcessorClient:
                 return failures.target_not_found(target)
             namespace = _bound(namespace, target)
         packed = await self._exchange(request, task, history, namespace, timeout.total_seconds())
+        answer: codec.StepOutcome | Released
         if isinstance(packed, bytes):
             answer = codec.decode_response(
                 packed,
@@ -112,7 +116,7 @@ class ProcessorClient:
         history: tuple[Event, ...],
         namespace: Namespace,
         seconds: float,
-    ) -> bytes | codec.StepOutcome:
+    ) -> bytes | codec.StepOutcome | Released:
         deadline = self._loop.time() + seconds
         connection = await self._channels.take(namespace)
         if task.trace_context:
@@ -157,7 +161,7 @@ class ProcessorClient:
         task: RunningTask,
         deadline: float,
         longest: float,
-    ) -> bytes | codec.StepOutcome:
+    ) -> bytes | codec.StepOutcome | Released:
         """Send the step on the stream of a connection, or else in a call of its own.
 
         Only to a target that is connected: a step that is lost then may have begun.
@@ -171,11 +175,11 @@ class ProcessorClient:
 
     async def _ask_on_stream(
         self, connection: Connection, request: bytes, task: RunningTask, deadline: float
-    ) -> bytes | Failed | None:
+    ) -> bytes | Failed | Released | None:
         """Return None if the processor has not seen the step."""
         for _ in range(STREAMS_MAX):
-            if not connection.is_ready and (missed := await self._miss(connection, deadline)):
-                return missed
+            if unsent := await self._unsent(connection, task, deadline):
+                return unsent
             stream = self._channels.stream_of(connection)
             if stream is None:
                 return None
@@ -191,11 +195,16 @@ class ProcessorClient:
             return answer
         return None
 
-    async def _miss(self, connection: Connection, deadline: float) -> Failed | None:
-        """Wait until a target is connected; return the failure of the step if it is not."""
-        seconds = max(0.0, min(CONNECT_SECONDS, deadline - self._loop.time()))
-        why = await connection.connect(seconds)
-        return None if why is None else failures.not_connected(connection.target, why)
+    async def _unsent(
+        self, connection: Connection, task: RunningTask, deadline: float
+    ) -> Failed | Released | None:
+        """Wait until a target is connected; return why the step cannot be sent, None: it can."""
+        if not connection.is_ready:
+            seconds = max(0.0, min(CONNECT_SECONDS, deadline - self._loop.time()))
+            why = await connection.connect(seconds)
+            if why is not None:
+                return failures.not_connected(connection.target, why)
+        return Released() if task.key.namespace in self._paused else None
 
     async def _call(
         self,
@@ -204,10 +213,10 @@ class ProcessorClient:
         task: RunningTask,
         deadline: float,
         longest: float,
-    ) -> bytes | codec.StepOutcome:
+    ) -> bytes | codec.StepOutcome | Released:
         """Send a step in a call of its own; `longest`: seconds that it may take if extended."""
-        if not connection.is_ready and (missed := await self._miss(connection, deadline)):
-            return missed
+        if unsent := await self._unsent(connection, task, deadline):
+            return unsent
         stream = self._channels.stream_of(connection)
         # On a stream the processor reaches this replica also for a step in a call of its own.
         with contextlib.nullcontext(()) if stream is None else stream.guest(task) as metadata:
@@ -221,7 +230,7 @@ class ProcessorClient:
         deadline: float,
         longest: float,
         metadata: Sequence[tuple[str, str]],
-    ) -> bytes | codec.StepOutcome:
+    ) -> bytes | codec.StepOutcome | Released:
         seconds = deadline - self._loop.time()
         moves = self._channels.keep_deadlines
         call = connection.process(

@@ -306,9 +306,6 @@ class Steps:
             return _UNREADABLE
         if isinstance(history, Failed):
             return history
-        if self._is_paused(task):
-            # Since PostgreSQL was asked.
-            return Released()
         return await self._send(task, history, namespace, span)
 
     async def _send(
@@ -324,5 +321,7 @@ class Steps:
                     call.with_context(task), history, namespace=namespace, timeout=timeout
                 )
                 call.answered(outcome)
+        if isinstance(outcome, Released):
+            return outcome
         self.context.measures.answered(task, outcome, self.context.clock.monotonic() - asked_at)
         return outcome

@@ -22,6 +22,11 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._left = asyncio.Event()
+        self.came = asyncio.Event()
+        """Set when a caller has connected."""
+        self.passes = asyncio.Event()
+        """Cleared while bytes of new callers are held back: they are connected to nothing."""
+        self.passes.set()
 
     @property
     def target(self) -> str:
@@ -83,6 +88,8 @@ class Relay:
     async def _pass_both_ways(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        self.came.set()
+        await self.passes.wait()
         if not self._is_open:
             return
         try:

@@ -128,7 +128,7 @@ class ScriptedProcessor:
         self._scripts: dict[str | int, list[Step]] = {}
         self._arrived = asyncio.Condition()
         self._leaving: dict[str, asyncio.Event] = {}
-        self._relay = Relay(path)
+        self.relay = Relay(path)
         self._server: aio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -143,7 +143,7 @@ class ScriptedProcessor:
     @property
     def target(self) -> str:
         """Where it listens, as a namespace names it; the same after a restart."""
-        return self._relay.target
+        return self.relay.target
 
     async def restart(self) -> None:
         assert self._server is None, "it has not been stopped"
@@ -156,11 +156,11 @@ class ScriptedProcessor:
         self._server.add_generic_rpc_handlers((_AnyMethod(self),))
         port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
-        await self._relay.start(port)
+        await self.relay.start(port)
 
     async def stop(self) -> None:
         """Refuse connections from now on, and cut those there are; safe to repeat."""
-        await self._relay.stop()
+        await self.relay.stop()
         if self._server is not None:
             await self._server.stop(grace=0)
             self._server = None
@@ -171,7 +171,7 @@ class ScriptedProcessor:
         Raises:
             TimeoutError: A client is still connected after `seconds`.
         """
-        await self._relay.hung_up(seconds)
+        await self.relay.hung_up(seconds)
 
     def on_process(self, process_id: str, *steps: Step) -> None:
         """Serve the requests for a process by these steps in turn, the last one for ever."""
@@ -255,7 +255,7 @@ class ScriptedProcessor:
             case Hang(released, response):
                 await released.wait()
             case Drop():
-                self._relay.cut()
+                self.relay.cut()
                 # The server learns of the cut and cancels what it carries out.
                 await asyncio.Event().wait()
                 response = None
