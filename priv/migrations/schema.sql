@@ -817,4 +817,6 @@ CREATE INDEX schedules_by_id ON progressor.schedules USING btree (namespace COLL
 
 CREATE INDEX schedules_due ON progressor.schedules USING btree (next_at) WHERE (next_at IS NOT NULL);
 
+CREATE INDEX schedules_due_in_namespace ON progressor.schedules USING btree (namespace, next_at) WHERE (next_at IS NOT NULL);
+
 CREATE UNIQUE INDEX tasks_by_idempotency_key ON progressor.tasks USING btree (slot, namespace, process_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);

@@ -1,7 +1,8 @@
 -- Deletes runs of one slot: of each schedule those that are not among the last p_kept, or older than p_age seconds.
--- What is still queued or at work stays. The schedule remembers the span of those that had started something:
--- nothing in it is backfilled. A call looks at p_limit runs, or at as many schedules without any, and returns where
--- the next one continues, with the latest run that is not kept of that schedule, so that it is looked up once.
+-- What is still queued or at work stays, and so does all of a paused namespace. The schedule remembers the span of
+-- those that had started something: nothing in it is backfilled. A call looks at p_limit runs, or at as many schedules
+-- without any, and returns where the next one continues, with the latest run that is not kept of that schedule, so
+-- that it is looked up once.
 -- Locks: schedules, SKIP LOCKED, in key order.
 -- Returns: how many were deleted, and where to go on, or that the slot is done.
 CREATE FUNCTION delete_old_runs(
@@ -44,6 +45,11 @@ BEGIN
             AND (s.namespace, s.schedule_id) >= (namespace, schedule_id)
             AND (
                 instant IS NOT NULL OR (s.namespace, s.schedule_id) <> (namespace, schedule_id)
+            )
+            AND NOT EXISTS (
+                SELECT
+                FROM namespaces n
+                WHERE n.name = s.namespace AND n.paused_at IS NOT NULL
             )
         ORDER BY s.slot, s.namespace, s.schedule_id
         LIMIT 1

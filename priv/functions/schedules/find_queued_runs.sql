@@ -1,7 +1,7 @@
 -- Finds queued runs that may be started now: of each schedule the oldest, of at most p_limit schedules behind
 -- p_after, in the order of their keys.
 -- Returns: one row per schedule looked at, with what claim_schedules tells; is_ready: nothing of it is at work, or
--- the run does not care.
+-- the run does not care. Of a paused namespace nothing is ready, and one schedule per slot is looked at.
 CREATE FUNCTION find_queued_runs(
     p_limit             integer,
     p_after_slot        smallint,
@@ -17,20 +17,30 @@ BY INDEX
 AS $$
 #variable_conflict use_variable
 DECLARE
-    v_run   schedule_runs%ROWTYPE;
+    v_paused   text[] := ARRAY(SELECT n.name FROM namespaces n WHERE n.paused_at IS NOT NULL);
+    v_run      schedule_runs%ROWTYPE;
     v_schedule schedules%ROWTYPE;
 BEGIN
     slot := p_after_slot;
     namespace := p_after_namespace;
     schedule_id := p_after_schedule_id;
     FOR n IN 1 .. p_limit LOOP
-        SELECT f.*
-        INTO v_run
-        FROM schedule_runs f
-        WHERE f.state = 'queued'
-            AND (f.slot, f.namespace, f.schedule_id) > (slot, namespace, schedule_id)
-        ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
-        LIMIT 1;
+        IF namespace = ANY (v_paused) THEN
+            SELECT f.*
+            INTO v_run
+            FROM schedule_runs f
+            WHERE f.state = 'queued' AND (f.slot, f.namespace) > (slot, namespace)
+            ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
+            LIMIT 1;
+        ELSE
+            SELECT f.*
+            INTO v_run
+            FROM schedule_runs f
+            WHERE f.state = 'queued'
+                AND (f.slot, f.namespace, f.schedule_id) > (slot, namespace, schedule_id)
+            ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
+            LIMIT 1;
+        END IF;
         EXIT WHEN NOT FOUND;
         slot := v_run.slot;
         namespace := v_run.namespace;
@@ -48,15 +58,16 @@ BEGIN
         due_at := v_run.due_at;
         cause := v_run.cause;
         overlap_policy := v_run.overlap_policy;
-        is_ready := v_run.overlap_policy <> 'queue_one' OR NOT EXISTS (
-            SELECT
-            FROM schedule_runs w
-            WHERE (w.slot, w.namespace, w.schedule_id) = (slot, namespace, schedule_id)
-                AND w.state = 'running'
-                AND read_run_state(
-                    w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
-                    = 'running'
-        );
+        is_ready := namespace <> ALL (v_paused)
+            AND (v_run.overlap_policy <> 'queue_one' OR NOT EXISTS (
+                SELECT
+                FROM schedule_runs w
+                WHERE (w.slot, w.namespace, w.schedule_id) = (slot, namespace, schedule_id)
+                    AND w.state = 'running'
+                    AND read_run_state(
+                        w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
+                        = 'running'
+            ));
         RETURN NEXT;
     END LOOP;
 END;

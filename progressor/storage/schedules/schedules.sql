@@ -75,20 +75,41 @@ LIMIT %(limit)s;
 
 -- name: find_next_due
 -- Seconds until the next schedule is due that no replica is working on, but for those of paused namespaces; no row
--- if there is none.
-SELECT extract(epoch FROM
-    s.next_at - coalesce(%(now)s::timestamptz, clock_timestamp()))::double precision
-FROM progressor.schedules s
-WHERE s.next_at IS NOT NULL
-    AND (s.claimed_until IS NULL
-        OR s.claimed_until <= coalesce(%(now)s::timestamptz, (SELECT clock_timestamp())))
-    -- A CASE, as in claim_schedules.sql.
-    AND CASE WHEN s.namespace = ANY (ARRAY(
-        SELECT n.name
+-- if there is none. As in claim_schedules.sql, those are not read.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
+        EXISTS (SELECT FROM progressor.namespaces n WHERE n.paused_at IS NOT NULL) AS is_paused
+)
+SELECT extract(epoch FROM d.next_at - (SELECT c.now FROM clock c))::double precision
+FROM (
+    (
+        SELECT s.next_at
+        FROM progressor.schedules s
+        WHERE NOT (SELECT c.is_paused FROM clock c) AND s.next_at IS NOT NULL
+            AND (s.claimed_until IS NULL OR s.claimed_until <= (SELECT c.now FROM clock c))
+        ORDER BY s.next_at
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT s.next_at
         FROM progressor.namespaces n
-        WHERE n.paused_at IS NOT NULL
-    )) THEN false ELSE true END
-ORDER BY s.next_at
+        CROSS JOIN LATERAL (
+            SELECT s.next_at
+            FROM progressor.schedules s
+            WHERE s.next_at IS NOT NULL
+                AND (s.namespace, s.next_at) >= (n.name, '-infinity'::timestamptz)
+                AND (s.namespace, s.next_at) <= (n.name, 'infinity'::timestamptz)
+                AND (s.claimed_until IS NULL OR s.claimed_until <= (SELECT c.now FROM clock c))
+            ORDER BY s.namespace, s.next_at
+            LIMIT 1
+        ) s
+        WHERE (SELECT c.is_paused FROM clock c) AND n.paused_at IS NULL
+        ORDER BY s.next_at
+        LIMIT 1
+    )
+) d
+ORDER BY d.next_at
 LIMIT 1;
 
 -- name: find_run_by_key

@@ -7,9 +7,10 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey
+from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey, schedule_key
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.schedules.runs import FIRST
+from tests.support.builders import make_namespace
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.reads import Reads, reads_of
 from tests.support.storage.schedules import MINUTE, ScheduleStore, a_spec, schedule_store
@@ -117,3 +118,27 @@ async def test_no_statement_reads_more_than_what_it_is_about(
         found = reads.get(table, Reads(sequential=0, by_index=0))
         assert found.sequential == 0, f"{table} is read as a whole"
         assert found.by_index <= PER_ITEM * items, f"{table}: {found}"
+
+
+async def test_due_schedules_of_a_paused_namespace_are_not_read(
+    filled: tuple[Connection, ManualClock],
+) -> None:
+    connection, clock = filled
+    clock.advance(START + 2 * SCHEDULES * 60 * MINUTE - clock.now())
+
+    async def beside_a_pause(store: Store) -> None:
+        await store.namespaces.create(make_namespace("running"))
+        await store.namespaces.pause(["orders"], reason="why", author="ada")
+        timetable = schedule_store(store)
+        key = schedule_key("running", "beside")
+        await timetable.schedules.create(key, a_spec(), paused=False, note="")
+        clock.advance(MINUTE)
+        assert (await timetable.runs.seconds_until_due()) == 0
+        [claimed] = await timetable.runs.claim_due(limit=BATCH, lease=LEASE_TIMEOUT)
+        assert claimed.schedule.key == key
+        assert await timetable.runs.claim_due(limit=BATCH, lease=LEASE_TIMEOUT) == ()
+
+    reads = await reads_of(connection, clock, beside_a_pause)
+
+    found = reads["schedules"]
+    assert (found.sequential, found.by_index <= 3 * PER_ITEM) == (0, True), found

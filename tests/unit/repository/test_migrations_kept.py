@@ -52,6 +52,7 @@ CHECKSUMS = {
     "0037_pre_tried_for.sql": "e9f9e9b08cf3c2a1",
     "0038_pre_bulk_follow.sql": "007eb624882ae0ba",
     "0039_pre_fewer_checks.sql": "04638695415884e7",
+    "0040_pre_due_schedules.sql": "07b54ec91fb7d010",
 }
 
 
