@@ -105,7 +105,7 @@ def count_of(workers: int) -> int:
 def supervise(config: Config, count: int, *, paused: bool = False) -> ExitCode:
     """Run `count` replica processes until a signal drains them; return the exit code.
 
-    If `paused`, they pause all namespaces when they start for the first time.
+    If `paused`, the first one pauses all namespaces; the others start once it serves.
 
     Raises:
         ConfigError: An address is in use, or cannot be bound.
@@ -165,8 +165,13 @@ class Supervisor:
             "replicas": count,
         }
         self._processes = [
-            _ReplicaProcess(config, number, paused=paused) for number in range(1, count + 1)
+            _ReplicaProcess(config, number, paused=paused and number == 1)
+            for number in range(1, count + 1)
         ]
+        # Later starts would pause again what an operator has resumed meanwhile.
+        self._may_start = asyncio.Event()
+        if not paused:
+            self._may_start.set()
         self._listened = self._served = False
         self._code = ExitCode.DONE
         self._reported: ReplicaFailed | None = None
@@ -183,6 +188,7 @@ class Supervisor:
             ]
             counting = group.create_task(self._count_connections(), name="count connections")
             await self._leaving.wait()
+            self._may_start.set()
             counting.cancel()
             _log.info("engine drains", extra=self._where)
             for process in self._processes:
@@ -201,6 +207,8 @@ class Supervisor:
         """Run a process, and restart it when it exits, until `leaving` is set."""
         clock = asyncio.get_running_loop().time
         pause = _PAUSE_MIN_SECONDS
+        if not process.paused:
+            await self._may_start.wait()
         while not self._leaving.is_set():
             began_at = clock()
             async for notification in process.run(self._leaving):
@@ -235,6 +243,7 @@ class Supervisor:
                     _log.info("engine listening", extra=self._where)
             case ReplicaServes():
                 process.serves, process.paused = True, False
+                self._may_start.set()
                 if self._served:
                     facts = {"replica": process.name, "metrics": process.metrics_url}
                     _log.info("replica serves again", extra=facts)

@@ -199,13 +199,14 @@ async def running_process(
 
 @contextlib.asynccontextmanager
 async def running_supervisor(
-    settings: Mapping[str, str], *, count: int = 2
+    settings: Mapping[str, str], *flags: str, count: int = 2
 ) -> AsyncIterator[Supervised]:
     with tempfile.TemporaryDirectory() as directory:
         supervised = Supervised(
             {"replica.name": NAME, "log.format": "json", **settings},
             "--workers",
             str(count),
+            *flags,
             log=Path(directory) / "supervisor.log",
         )
         async with supervised.running():

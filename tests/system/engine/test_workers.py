@@ -18,10 +18,12 @@ import pytest
 from progressor import errors
 from progressor.api.server.binding import BIND_KEY, bind, check_free, reserved
 from progressor.sdk import BYTES, Client, NamespaceConfig, Reply
+from tests.support.builders import make_namespace
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.process import NAME, Supervised, gone, kill, running_supervisor
 from tests.support.postgres.cluster import wait_until_no_server
 from tests.support.processor.scripted import Answer, Hang, ScriptedProcessor
+from tests.support.storage.store import create_namespace
 
 CLIENTS = 16
 """Each with a connection of its own: one in 32,768 times all of them go to one of two replicas."""
@@ -194,6 +196,33 @@ async def test_a_second_signal_ends_all_at_once(own_database: str) -> None:
         for client in scene.clients:
             await client.close()
         await start
+
+
+async def test_a_paused_start_pauses_once_and_before_any_other_replica_starts(
+    own_database: str,
+) -> None:
+    create_namespace(own_database, make_namespace("n"))
+    async with running_supervisor({"database.dsn": own_database}, "--paused") as supervisor:
+        address = await supervisor.serving_address()
+        async with Client(address, namespace="n", timeout=PATIENCE_SECONDS) as client:
+            found = await client.namespaces.get("n")
+            await client.namespaces.resume("n")
+            await client.namespaces.create(NamespaceConfig(name="m", processor_targets=("a:1",)))
+            for name, process in supervisor.replicas().items():
+                kill(process)
+                await supervisor.log_record("replica serves again", replica=name)
+        async with Client(address, namespace="n", timeout=PATIENCE_SECONDS) as client:
+            pauses = [it.pause async for it in client.namespaces.list()]
+        events = [it["event"] for it in supervisor.records]
+        [paused] = supervisor.logged("namespaces paused at the start")
+        [first, _, *_] = supervisor.logged("connected to PostgreSQL")
+
+    assert found.pause is not None
+    assert (found.pause.reason, found.pause.author) == ("serve --paused", f"{NAME}-1")
+    assert (paused["namespaces"], pauses) == (["n"], [None, None])
+    assert first["replica"] == f"{NAME}-1"
+    before = events[: events.index("namespaces paused at the start")]
+    assert before.count("connected to PostgreSQL") == 1
 
 
 async def _end_of(request: object) -> None:
