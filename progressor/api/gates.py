@@ -8,7 +8,7 @@ from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Servicer, reading
 from progressor.api.calls.traces import CallContext
-from progressor.api.calls.validation import Id, NamespaceName, Revision
+from progressor.api.calls.validation import Id, NamespaceName, Revision, check_own_namespace
 from progressor.domain.gates.constraint import CAPACITY_MAX
 from progressor.domain.gates.gate import Gate, GateHolder, GateView, GateWaiter
 from progressor.v1 import gate_service_pb2 as pb
@@ -36,7 +36,7 @@ HOLDER = Shape(GateHolder, types_pb2.GateHolder, is_reserved="reserved")
 
 list_from_wire = page_tokens.GATES.listing(pb.ListGatesRequest).read
 key_from_wire = Shape(GateKey, pb.GetGateRequest).read
-set_from_wire = Shape(Setting, pb.SetGateRequest).read
+set_from_wire = Shape(Setting, pb.SetGateRequest, namespace=check_own_namespace).read
 gate_to_wire = Shape(Gate, pb.Gate).message
 view_to_wire = Shape(
     GateView,

@@ -45,7 +45,7 @@ from progressor.wire.nodes import (
     check_timeout,
     node_spec_from_wire,
 )
-from progressor.wire.processes import check_caller_context
+from progressor.wire.processes import check_caller_context, check_not_reserved
 from progressor.wire.shapes import UNSENT, Field, Shape, any_of, flat, read_each
 
 REASON_BYTES_MAX = 1024
@@ -179,6 +179,7 @@ get_to_wire = Shape(JobPage, pb.GetJobResponse, job=_JOB, nodes=_NODE).message
 
 def submit_from_wire(message: pb.SubmitJobRequest, *, now: dt.datetime) -> Submission:
     """Return a SubmitJob; a deadline that has passed is accepted of what may be a repetition."""
+    check_not_reserved(message.namespace, "namespace")
     submission = _SUBMISSION.read(message, context=None if message.idempotency_key else now)
     try:
         plan_nodes(submission.key, submission.action, {})

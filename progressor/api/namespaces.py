@@ -18,7 +18,7 @@ from progressor.api.calls.validation import (
     NamespaceName,
     at_least_0,
     check_namespace_name,
-    check_not_reserved,
+    check_own_namespace,
     text_of,
 )
 from progressor.domain.processes.namespace import (
@@ -145,8 +145,7 @@ def create_from_wire(message: pb.CreateNamespaceRequest) -> Namespace:
     """Return the namespace to create, with defaults for what was left out."""
     violations = Violations()
     name = message.namespace.name
-    violations.attempt(check_namespace_name, name, "namespace.name")
-    violations.attempt(check_not_reserved, name, "namespace.name")
+    violations.attempt(check_own_namespace, name, "namespace.name")
     change = _change_of(message.namespace, _CHANGEABLE, violations)
     violations.raise_any()
     return change(Namespace(name=name, processor_targets=()))
@@ -156,8 +155,7 @@ def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
     """Return the changes that the mask names, or without a mask those of the fields given."""
     violations = Violations()
     name = message.namespace.name
-    violations.attempt(check_namespace_name, name, "namespace.name")
-    violations.attempt(check_not_reserved, name, "namespace.name")
+    violations.attempt(check_own_namespace, name, "namespace.name")
     violations.attempt(at_least_0, message.expected_revision, "expected_revision")
     paths = list(message.update_mask.paths)
     if paths:
@@ -172,9 +170,8 @@ def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
 def name_from_wire(
     message: pb.GetNamespaceRequest | pb.DeleteNamespaceRequest | pb.ResumeNamespaceRequest,
 ) -> str:
-    check_namespace_name(message.name, "name")
-    if isinstance(message, pb.DeleteNamespaceRequest):
-        check_not_reserved(message.name, "name")
+    is_deletion = isinstance(message, pb.DeleteNamespaceRequest)
+    (check_own_namespace if is_deletion else check_namespace_name)(message.name, "name")
     return message.name
 
 

@@ -9,7 +9,11 @@ from progressor.domain.processes.namespace import is_namespace_name
 from progressor.domain.processes.process import process_key
 from progressor.v1 import messages_pb2
 from progressor.wire import fields as wire
-from progressor.wire.processes import check_caller_context, constraints_from_wire
+from progressor.wire.processes import (
+    check_caller_context,
+    check_not_reserved,
+    constraints_from_wire,
+)
 from progressor.wire.shapes import Shape, enum_numbers, refuse_all
 
 KIND_TO_WIRE = enum_numbers(MessageKind, messages_pb2.MessageKind.DESCRIPTOR)
@@ -41,6 +45,7 @@ def _message(
         if not is_namespace_name(namespace):
             what = f"must be 1 to 64 characters of [a-z0-9._-], got {namespace[:64]!r}"
             wire.refuse(f"{field}.namespace", what)
+        check_not_reserved(namespace, f"{field}.namespace")
     refuse_all(f"{field}.process_id", wire.id_faults(message.process_id))
     wire.check_payload(message.args, f"{field}.args", payload_bytes_max)
     check_caller_context(message.caller_context, f"{field}.caller_context")

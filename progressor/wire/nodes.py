@@ -13,7 +13,11 @@ from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
-from progressor.wire.processes import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
+from progressor.wire.processes import (
+    ZOMBIE_POLICY_FROM_WIRE,
+    check_not_reserved,
+    retry_policy_from_wire,
+)
 from progressor.wire.shapes import UNSENT, Field, Shape, enum_numbers
 
 NODE_STATE_TO_WIRE = enum_numbers(NodeState, nodes_pb2.NodeState.DESCRIPTOR)
@@ -84,6 +88,7 @@ def node_spec_from_wire(
             f"{field}.namespace",
             f"must be 1 to 64 characters of [a-z0-9._-], got {namespace[:64]!r}",
         )
+    check_not_reserved(namespace, f"{field}.namespace")
     return NodeSpec(
         name=message.name,
         namespace=namespace,

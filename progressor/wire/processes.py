@@ -28,6 +28,7 @@ from progressor.domain.processes.policy import (
 )
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.v1 import namespace_service_pb2 as namespaces_pb
 from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
@@ -137,6 +138,11 @@ _CONSTRAINTS = Shape(
     gates=Field(read=_gates_of),
     priority=between(0, PRIORITY_MAX),
 )
+
+
+def check_not_reserved(namespace: str, field: str) -> None:
+    if namespace == OPERATIONS:
+        wire.refuse(field, f"must not be {OPERATIONS}, which only BulkService changes")
 
 
 def check_caller_context(pairs: Mapping[str, str], field: str) -> None:

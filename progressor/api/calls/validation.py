@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from progressor.domain.processes.namespace import is_namespace_name
 from progressor.domain.processes.process import ProcessKey, process_key
-from progressor.domain.views.bulk import OPERATIONS
 from progressor.wire import fields as wire
 from progressor.wire.fields import shown
+from progressor.wire.processes import check_not_reserved
 from progressor.wire.shapes import Check, Field, Violations, refuse_all
 
 PAGE_SIZE_MAX = 1000
@@ -51,9 +51,10 @@ def at_least_0(value: int, field: str) -> None:
         wire.refuse(field, f"must not be negative, got {value}")
 
 
-def check_not_reserved(name: str, field: str) -> None:
-    if name == OPERATIONS:
-        wire.refuse(field, f"must not be {OPERATIONS}, which only BulkService changes")
+def check_own_namespace(name: str, field: str) -> None:
+    """Refuse what is not the name of a namespace that clients may change."""
+    check_namespace_name(name, field)
+    check_not_reserved(name, field)
 
 
 NamespaceName = Annotated[str, check_namespace_name]

@@ -15,7 +15,6 @@ from progressor.api.calls.validation import (
     PageSize,
     check_id,
     check_namespace_name,
-    check_not_reserved,
     read_key,
     read_payload,
     text_of,
@@ -40,7 +39,7 @@ from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
-from progressor.wire.processes import check_caller_context
+from progressor.wire.processes import check_caller_context, check_not_reserved
 from progressor.wire.shapes import UNSENT, Field, Shape, Violations, between, read_each
 
 TASK_ID_MIN = 1

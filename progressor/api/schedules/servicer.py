@@ -17,6 +17,7 @@ from progressor.api.calls.validation import (
     Revision,
     check_id,
     check_namespace_name,
+    check_own_namespace,
     text_of,
 )
 from progressor.api.schedules.spec import SPEC, SpecContext
@@ -322,7 +323,7 @@ class ScheduleServicer(Servicer):
     async def _checked(self, message: Any, context: CallContext, read: Callable[..., C]) -> C:  # noqa: ANN401  # of two
         """Return a request with a spec; a node of its job that has no place to run is refused."""
         seconds_left(context)
-        check_namespace_name(message.namespace, "namespace")
+        check_own_namespace(message.namespace, "namespace")
         namespace = await self._backend().namespaces.lookup(message.namespace)
         asked = read(message, payload_bytes_max=namespace.payload_bytes_max)
         target = asked.spec.target

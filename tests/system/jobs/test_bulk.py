@@ -14,8 +14,12 @@ from progressor.sdk import (
     BulkOperation,
     BulkState,
     Client,
+    Every,
+    Graph,
     NamespaceConfig,
     ProcessStatus,
+    ScheduledStart,
+    ScheduleSpec,
 )
 from tests.support.engine.replica import Env, Replica, answering, broken, open_env, running_replica
 
@@ -214,10 +218,16 @@ async def test_nobody_else_changes_the_namespace_of_operations(env: Env) -> None
     own = Client(env.replica.address, namespace=OPERATIONS)
     async with own:
         config = NamespaceConfig(name=OPERATIONS, processor_targets=("h:1",))
+        spec = ScheduleSpec(target=ScheduledStart(), times=Every(1))
+        graph, there = Graph(), Graph()
+        graph.node("a")
+        there.node("a", b"", namespace=OPERATIONS)
         for request in (
             own.start("p"), own.call(bulk.operation_id), own.put("p", status=RUNNING),
             own.namespaces.update(config), own.namespaces.delete(OPERATIONS),
-            own.bulk.start(BulkKind.REMOVE),
+            own.bulk.start(BulkKind.REMOVE), own.gates.set("g", capacity=1),
+            own.jobs.submit("j", graph), own.schedules.create("s", spec),
+            env.client.jobs.submit("j", there),
         ):  # fmt: skip
             with pytest.raises(errors.InvalidRequestError, match=f"must not be {OPERATIONS}"):
                 await request

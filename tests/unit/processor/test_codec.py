@@ -409,6 +409,8 @@ INVALID: list[tuple[processor_service_pb2.ProcessResponse, str]] = [
      "start_nodes.nodes[1].args: must be at most 100 bytes, got 101"),
     (nodes(namespace="Stock"),
      "start_nodes.nodes[1].namespace: must be 1 to 64 characters of [a-z0-9._-], got 'Stock'"),
+    (nodes(namespace="progressor.operations"),
+     "start_nodes.nodes[1].namespace: must not be progressor.operations"),
     (nodes(constraints=types_pb2.Constraints(priority=6)),
      "start_nodes.nodes[1].constraints.priority: must be 0 to 5, got 6"),
     (nodes(retry_policy=namespace_service_pb2.RetryPolicy(coefficient=0.5)),
@@ -542,6 +544,10 @@ def test_messages_are_read_with_all_their_fields() -> None:
         (
             {"namespace": "No"},
             "namespace: must be 1 to 64 characters of [a-z0-9._-], got 'No'",
+        ),
+        (
+            {"namespace": "progressor.operations"},
+            "namespace: must not be progressor.operations, which only BulkService changes",
         ),
         ({"args": b"x" * 101}, "args: must be at most 100 bytes, got 101"),
         ({"metadata": {}}, "metadata: must not be set in a notify, only in a start"),
