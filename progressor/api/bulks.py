@@ -97,6 +97,11 @@ class OperationKey:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Get(OperationKey):
+    count_outcomes: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(OperationKey):
     reason: Annotated[str, text_of(REASON_BYTES_MAX)]
 
@@ -128,7 +133,7 @@ start_from_wire = Shape(
     failed_share_max=between(0, 1),
     failed_window=Field(read=_window_of),
 ).read
-key_from_wire = Shape(OperationKey, pb.GetBulkRequest).read
+get_from_wire = Shape(Get, pb.GetBulkRequest).read
 stop_from_wire = Shape(Stop, pb.StopBulkRequest, _check_stop).read
 list_from_wire = page_tokens.BULKS.listing(pb.ListBulksRequest).read
 results_from_wire = Shape(Results, pb.ListBulkResultsRequest).read
@@ -178,9 +183,12 @@ class BulkServicer(Servicer):
         )
         return pb.StartBulkResponse(operation=operation_to_wire(bulk), deduplicated=is_known)
 
-    @reading(key_from_wire)
-    async def get_bulk(self, key: OperationKey, _: CallContext) -> pb.GetBulkResponse:
-        bulk = await self._backend().bulk_control.bulks.get(key.operation_id)
+    @reading(get_from_wire)
+    async def get_bulk(self, asked: Get, _: CallContext) -> pb.GetBulkResponse:
+        bulks = self._backend().bulk_control.bulks
+        bulk = await bulks.get(asked.operation_id)
+        if asked.count_outcomes:
+            bulk = await bulks.count_outcomes(bulk)
         return pb.GetBulkResponse(operation=operation_to_wire(bulk))
 
     @reading(stop_from_wire)

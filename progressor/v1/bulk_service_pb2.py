@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from progressor.v1 import types_pb2 as progressor_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n progressor/v1/bulk_service.proto\x12\rprogressor.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19progressor/v1/types.proto\"\xa3\x04\n\rBulkOperation\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.progressor.v1.BulkKind\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.progressor.v1.BulkState\x12,\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x1c.progressor.v1.ProcessFilter\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x06 \x01(\t\x12\x15\n\x08rate_max\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x10\x66\x61iled_share_max\x18\x08 \x01(\x01\x12\x15\n\rfailed_window\x18\t \x01(\x05\x12\x13\n\x0bstop_reason\x18\n \x01(\t\x12.\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rmatched_count\x18\x0e \x01(\x03\x12\x12\n\ndone_count\x18\x0f \x01(\x03\x12\x15\n\rskipped_count\x18\x10 \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\x11 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x12 \x01(\x08\x42\x0b\n\t_rate_max\"i\n\x12PreviewBulkRequest\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.progressor.v1.BulkKind\x12,\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1c.progressor.v1.ProcessFilter\"i\n\x13PreviewBulkResponse\x12\x15\n\rmatched_count\x18\x01 \x01(\x03\x12\x13\n\x0bis_estimate\x18\x02 \x01(\x08\x12&\n\x06sample\x18\x03 \x03(\x0b\x32\x16.progressor.v1.Process\"\xb0\x02\n\x10StartBulkRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.progressor.v1.BulkKind\x12,\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x1c.progressor.v1.ProcessFilter\x12\x0c\n\x04\x61rgs\x18\x04 \x01(\x0c\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x06 \x01(\t\x12\x10\n\x08rate_max\x18\x07 \x01(\x05\x12\x16\n\x0erate_unlimited\x18\x08 \x01(\x08\x12\x1d\n\x10\x66\x61iled_share_max\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rfailed_window\x18\n \x01(\x05\x12\x0e\n\x06\x66ollow\x18\x0b \x01(\x08\x42\x13\n\x11_failed_share_max\"Z\n\x11StartBulkResponse\x12/\n\toperation\x18\x01 \x01(\x0b\x32\x1c.progressor.v1.BulkOperation\x12\x14\n\x0c\x64\x65\x64uplicated\x18\x02 \x01(\x08\"&\n\x0eGetBulkRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\"B\n\x0fGetBulkResponse\x12/\n\toperation\x18\x01 \x01(\x0b\x32\x1c.progressor.v1.BulkOperation\"7\n\x0fStopBulkRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"C\n\x10StopBulkResponse\x12/\n\toperation\x18\x01 \x01(\x0b\x32\x1c.progressor.v1.BulkOperation\"9\n\x10ListBulksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"^\n\x11ListBulksResponse\x12\x30\n\noperations\x18\x01 \x03(\x0b\x32\x1c.progressor.v1.BulkOperation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"e\n\x16ListBulkResultsRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"\xca\x01\n\x08\x42ulkItem\x12\x0c\n\x04item\x18\x01 \x01(\x03\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\x12)\n\x06result\x18\x04 \x01(\x0e\x32\x19.progressor.v1.BulkResult\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x07task_id\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12,\n\x08\x65nded_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\n\n\x08_task_id\"\\\n\x17ListBulkResultsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.progressor.v1.BulkItem\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xc8\x01\n\x08\x42ulkKind\x12\x19\n\x15\x42ULK_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42ULK_KIND_RETRY\x10\x01\x12\x1b\n\x17\x42ULK_KIND_SIMPLE_REPAIR\x10\x02\x12\x14\n\x10\x42ULK_KIND_REPAIR\x10\x03\x12\x14\n\x10\x42ULK_KIND_NOTIFY\x10\x04\x12\x14\n\x10\x42ULK_KIND_CANCEL\x10\x05\x12\x17\n\x13\x42ULK_KIND_TERMINATE\x10\x06\x12\x14\n\x10\x42ULK_KIND_REMOVE\x10\x07*\xb6\x01\n\tBulkState\x12\x1a\n\x16\x42ULK_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42ULK_STATE_MATCHING\x10\x01\x12\x16\n\x12\x42ULK_STATE_RUNNING\x10\x02\x12\x13\n\x0f\x42ULK_STATE_DONE\x10\x03\x12\x16\n\x12\x42ULK_STATE_STOPPED\x10\x04\x12\x15\n\x11\x42ULK_STATE_FAILED\x10\x05\x12\x18\n\x14\x42ULK_STATE_FOLLOWING\x10\x06*\x89\x01\n\nBulkResult\x12\x1b\n\x17\x42ULK_RESULT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42ULK_RESULT_PENDING\x10\x01\x12\x14\n\x10\x42ULK_RESULT_DONE\x10\x02\x12\x17\n\x13\x42ULK_RESULT_SKIPPED\x10\x03\x12\x16\n\x12\x42ULK_RESULT_FAILED\x10\x04\x32\xfc\x03\n\x0b\x42ulkService\x12T\n\x0bPreviewBulk\x12!.progressor.v1.PreviewBulkRequest\x1a\".progressor.v1.PreviewBulkResponse\x12N\n\tStartBulk\x12\x1f.progressor.v1.StartBulkRequest\x1a .progressor.v1.StartBulkResponse\x12H\n\x07GetBulk\x12\x1d.progressor.v1.GetBulkRequest\x1a\x1e.progressor.v1.GetBulkResponse\x12K\n\x08StopBulk\x12\x1e.progressor.v1.StopBulkRequest\x1a\x1f.progressor.v1.StopBulkResponse\x12N\n\tListBulks\x12\x1f.progressor.v1.ListBulksRequest\x1a .progressor.v1.ListBulksResponse\x12`\n\x0fListBulkResults\x12%.progressor.v1.ListBulkResultsRequest\x1a&.progressor.v1.ListBulkResultsResponseBO\n\rprogressor.v1B\x10\x42ulkServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n progressor/v1/bulk_service.proto\x12\rprogressor.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19progressor/v1/types.proto\"\xfb\x04\n\rBulkOperation\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.progressor.v1.BulkKind\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.progressor.v1.BulkState\x12,\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x1c.progressor.v1.ProcessFilter\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x06 \x01(\t\x12\x15\n\x08rate_max\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x10\x66\x61iled_share_max\x18\x08 \x01(\x01\x12\x15\n\rfailed_window\x18\t \x01(\x05\x12\x13\n\x0bstop_reason\x18\n \x01(\t\x12.\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rmatched_count\x18\x0e \x01(\x03\x12\x12\n\ndone_count\x18\x0f \x01(\x03\x12\x15\n\rskipped_count\x18\x10 \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\x11 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x12 \x01(\x08\x12\x18\n\x0b\x65rror_count\x18\x13 \x01(\x03H\x01\x88\x01\x01\x12\x1a\n\rwaiting_count\x18\x14 \x01(\x03H\x02\x88\x01\x01\x42\x0b\n\t_rate_maxB\x0e\n\x0c_error_countB\x10\n\x0e_waiting_count\"i\n\x12PreviewBulkRequest\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.progressor.v1.BulkKind\x12,\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1c.progressor.v1.ProcessFilter\"i\n\x13PreviewBulkResponse\x12\x15\n\rmatched_count\x18\x01 \x01(\x03\x12\x13\n\x0bis_estimate\x18\x02 \x01(\x08\x12&\n\x06sample\x18\x03 \x03(\x0b\x32\x16.progressor.v1.Process\"\xb0\x02\n\x10StartBulkRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.progressor.v1.BulkKind\x12,\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x1c.progressor.v1.ProcessFilter\x12\x0c\n\x04\x61rgs\x18\x04 \x01(\x0c\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x06 \x01(\t\x12\x10\n\x08rate_max\x18\x07 \x01(\x05\x12\x16\n\x0erate_unlimited\x18\x08 \x01(\x08\x12\x1d\n\x10\x66\x61iled_share_max\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rfailed_window\x18\n \x01(\x05\x12\x0e\n\x06\x66ollow\x18\x0b \x01(\x08\x42\x13\n\x11_failed_share_max\"Z\n\x11StartBulkResponse\x12/\n\toperation\x18\x01 \x01(\x0b\x32\x1c.progressor.v1.BulkOperation\x12\x14\n\x0c\x64\x65\x64uplicated\x18\x02 \x01(\x08\">\n\x0eGetBulkRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63ount_outcomes\x18\x02 \x01(\x08\"B\n\x0fGetBulkResponse\x12/\n\toperation\x18\x01 \x01(\x0b\x32\x1c.progressor.v1.BulkOperation\"7\n\x0fStopBulkRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"C\n\x10StopBulkResponse\x12/\n\toperation\x18\x01 \x01(\x0b\x32\x1c.progressor.v1.BulkOperation\"9\n\x10ListBulksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"^\n\x11ListBulksResponse\x12\x30\n\noperations\x18\x01 \x03(\x0b\x32\x1c.progressor.v1.BulkOperation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"e\n\x16ListBulkResultsRequest\x12\x14\n\x0coperation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"\xca\x01\n\x08\x42ulkItem\x12\x0c\n\x04item\x18\x01 \x01(\x03\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\t\x12)\n\x06result\x18\x04 \x01(\x0e\x32\x19.progressor.v1.BulkResult\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x07task_id\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12,\n\x08\x65nded_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\n\n\x08_task_id\"\\\n\x17ListBulkResultsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.progressor.v1.BulkItem\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xc8\x01\n\x08\x42ulkKind\x12\x19\n\x15\x42ULK_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42ULK_KIND_RETRY\x10\x01\x12\x1b\n\x17\x42ULK_KIND_SIMPLE_REPAIR\x10\x02\x12\x14\n\x10\x42ULK_KIND_REPAIR\x10\x03\x12\x14\n\x10\x42ULK_KIND_NOTIFY\x10\x04\x12\x14\n\x10\x42ULK_KIND_CANCEL\x10\x05\x12\x17\n\x13\x42ULK_KIND_TERMINATE\x10\x06\x12\x14\n\x10\x42ULK_KIND_REMOVE\x10\x07*\xb6\x01\n\tBulkState\x12\x1a\n\x16\x42ULK_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42ULK_STATE_MATCHING\x10\x01\x12\x16\n\x12\x42ULK_STATE_RUNNING\x10\x02\x12\x13\n\x0f\x42ULK_STATE_DONE\x10\x03\x12\x16\n\x12\x42ULK_STATE_STOPPED\x10\x04\x12\x15\n\x11\x42ULK_STATE_FAILED\x10\x05\x12\x18\n\x14\x42ULK_STATE_FOLLOWING\x10\x06*\x89\x01\n\nBulkResult\x12\x1b\n\x17\x42ULK_RESULT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42ULK_RESULT_PENDING\x10\x01\x12\x14\n\x10\x42ULK_RESULT_DONE\x10\x02\x12\x17\n\x13\x42ULK_RESULT_SKIPPED\x10\x03\x12\x16\n\x12\x42ULK_RESULT_FAILED\x10\x04\x32\xfc\x03\n\x0b\x42ulkService\x12T\n\x0bPreviewBulk\x12!.progressor.v1.PreviewBulkRequest\x1a\".progressor.v1.PreviewBulkResponse\x12N\n\tStartBulk\x12\x1f.progressor.v1.StartBulkRequest\x1a .progressor.v1.StartBulkResponse\x12H\n\x07GetBulk\x12\x1d.progressor.v1.GetBulkRequest\x1a\x1e.progressor.v1.GetBulkResponse\x12K\n\x08StopBulk\x12\x1e.progressor.v1.StopBulkRequest\x1a\x1f.progressor.v1.StopBulkResponse\x12N\n\tListBulks\x12\x1f.progressor.v1.ListBulksRequest\x1a .progressor.v1.ListBulksResponse\x12`\n\x0fListBulkResults\x12%.progressor.v1.ListBulkResultsRequest\x1a&.progressor.v1.ListBulkResultsResponseBO\n\rprogressor.v1B\x10\x42ulkServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,40 +34,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'progressor.v1.bulk_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\rprogressor.v1B\020BulkServiceProtoP\001Z\032progressor/v1;progressorv1\252\002\rProgressor.V1'
-  _globals['_BULKKIND']._serialized_start=2066
-  _globals['_BULKKIND']._serialized_end=2266
-  _globals['_BULKSTATE']._serialized_start=2269
-  _globals['_BULKSTATE']._serialized_end=2451
-  _globals['_BULKRESULT']._serialized_start=2454
-  _globals['_BULKRESULT']._serialized_end=2591
+  _globals['_BULKKIND']._serialized_start=2178
+  _globals['_BULKKIND']._serialized_end=2378
+  _globals['_BULKSTATE']._serialized_start=2381
+  _globals['_BULKSTATE']._serialized_end=2563
+  _globals['_BULKRESULT']._serialized_start=2566
+  _globals['_BULKRESULT']._serialized_end=2703
   _globals['_BULKOPERATION']._serialized_start=112
-  _globals['_BULKOPERATION']._serialized_end=659
-  _globals['_PREVIEWBULKREQUEST']._serialized_start=661
-  _globals['_PREVIEWBULKREQUEST']._serialized_end=766
-  _globals['_PREVIEWBULKRESPONSE']._serialized_start=768
-  _globals['_PREVIEWBULKRESPONSE']._serialized_end=873
-  _globals['_STARTBULKREQUEST']._serialized_start=876
-  _globals['_STARTBULKREQUEST']._serialized_end=1180
-  _globals['_STARTBULKRESPONSE']._serialized_start=1182
-  _globals['_STARTBULKRESPONSE']._serialized_end=1272
-  _globals['_GETBULKREQUEST']._serialized_start=1274
-  _globals['_GETBULKREQUEST']._serialized_end=1312
-  _globals['_GETBULKRESPONSE']._serialized_start=1314
-  _globals['_GETBULKRESPONSE']._serialized_end=1380
-  _globals['_STOPBULKREQUEST']._serialized_start=1382
-  _globals['_STOPBULKREQUEST']._serialized_end=1437
-  _globals['_STOPBULKRESPONSE']._serialized_start=1439
-  _globals['_STOPBULKRESPONSE']._serialized_end=1506
-  _globals['_LISTBULKSREQUEST']._serialized_start=1508
-  _globals['_LISTBULKSREQUEST']._serialized_end=1565
-  _globals['_LISTBULKSRESPONSE']._serialized_start=1567
-  _globals['_LISTBULKSRESPONSE']._serialized_end=1661
-  _globals['_LISTBULKRESULTSREQUEST']._serialized_start=1663
-  _globals['_LISTBULKRESULTSREQUEST']._serialized_end=1764
-  _globals['_BULKITEM']._serialized_start=1767
-  _globals['_BULKITEM']._serialized_end=1969
-  _globals['_LISTBULKRESULTSRESPONSE']._serialized_start=1971
-  _globals['_LISTBULKRESULTSRESPONSE']._serialized_end=2063
-  _globals['_BULKSERVICE']._serialized_start=2594
-  _globals['_BULKSERVICE']._serialized_end=3102
+  _globals['_BULKOPERATION']._serialized_end=747
+  _globals['_PREVIEWBULKREQUEST']._serialized_start=749
+  _globals['_PREVIEWBULKREQUEST']._serialized_end=854
+  _globals['_PREVIEWBULKRESPONSE']._serialized_start=856
+  _globals['_PREVIEWBULKRESPONSE']._serialized_end=961
+  _globals['_STARTBULKREQUEST']._serialized_start=964
+  _globals['_STARTBULKREQUEST']._serialized_end=1268
+  _globals['_STARTBULKRESPONSE']._serialized_start=1270
+  _globals['_STARTBULKRESPONSE']._serialized_end=1360
+  _globals['_GETBULKREQUEST']._serialized_start=1362
+  _globals['_GETBULKREQUEST']._serialized_end=1424
+  _globals['_GETBULKRESPONSE']._serialized_start=1426
+  _globals['_GETBULKRESPONSE']._serialized_end=1492
+  _globals['_STOPBULKREQUEST']._serialized_start=1494
+  _globals['_STOPBULKREQUEST']._serialized_end=1549
+  _globals['_STOPBULKRESPONSE']._serialized_start=1551
+  _globals['_STOPBULKRESPONSE']._serialized_end=1618
+  _globals['_LISTBULKSREQUEST']._serialized_start=1620
+  _globals['_LISTBULKSREQUEST']._serialized_end=1677
+  _globals['_LISTBULKSRESPONSE']._serialized_start=1679
+  _globals['_LISTBULKSRESPONSE']._serialized_end=1773
+  _globals['_LISTBULKRESULTSREQUEST']._serialized_start=1775
+  _globals['_LISTBULKRESULTSREQUEST']._serialized_end=1876
+  _globals['_BULKITEM']._serialized_start=1879
+  _globals['_BULKITEM']._serialized_end=2081
+  _globals['_LISTBULKRESULTSRESPONSE']._serialized_start=2083
+  _globals['_LISTBULKRESULTSRESPONSE']._serialized_end=2175
+  _globals['_BULKSERVICE']._serialized_start=2706
+  _globals['_BULKSERVICE']._serialized_end=3214
 # @@protoc_insertion_point(module_scope)

@@ -68,7 +68,7 @@ class _BulkStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BulkState.V
     BULK_STATE_RUNNING: _BulkState.ValueType  # 2
     """It is being applied."""
     BULK_STATE_DONE: _BulkState.ValueType  # 3
-    """Each process has a result."""
+    """Each process has a result. Steps that were requested may not have ended; see waiting_count."""
     BULK_STATE_STOPPED: _BulkState.ValueType  # 4
     """Stopped on request, or because too many processes failed; see stop_reason."""
     BULK_STATE_FAILED: _BulkState.ValueType  # 5
@@ -86,7 +86,7 @@ BULK_STATE_MATCHING: BulkState.ValueType  # 1
 BULK_STATE_RUNNING: BulkState.ValueType  # 2
 """It is being applied."""
 BULK_STATE_DONE: BulkState.ValueType  # 3
-"""Each process has a result."""
+"""Each process has a result. Steps that were requested may not have ended; see waiting_count."""
 BULK_STATE_STOPPED: BulkState.ValueType  # 4
 """Stopped on request, or because too many processes failed; see stop_reason."""
 BULK_STATE_FAILED: BulkState.ValueType  # 5
@@ -107,6 +107,7 @@ class _BulkResultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BulkResult
     BULK_RESULT_PENDING: _BulkResult.ValueType  # 1
     """Not applied yet; or never, if the operation was stopped."""
     BULK_RESULT_DONE: _BulkResult.ValueType  # 2
+    """Of RETRY, REPAIR and NOTIFY: the request was accepted. Its step may not have ended, or may have failed."""
     BULK_RESULT_SKIPPED: _BulkResult.ValueType  # 3
     """Not applied, since the process is not as it was when it matched: removed (PROCESS_NOT_FOUND), or
     repaired or broken again (PROCESS_CHANGED).
@@ -121,6 +122,7 @@ BULK_RESULT_UNSPECIFIED: BulkResult.ValueType  # 0
 BULK_RESULT_PENDING: BulkResult.ValueType  # 1
 """Not applied yet; or never, if the operation was stopped."""
 BULK_RESULT_DONE: BulkResult.ValueType  # 2
+"""Of RETRY, REPAIR and NOTIFY: the request was accepted. Its step may not have ended, or may have failed."""
 BULK_RESULT_SKIPPED: BulkResult.ValueType  # 3
 """Not applied, since the process is not as it was when it matched: removed (PROCESS_NOT_FOUND), or
 repaired or broken again (PROCESS_CHANGED).
@@ -151,6 +153,8 @@ class BulkOperation(_message.Message):
     SKIPPED_COUNT_FIELD_NUMBER: _builtins.int
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    ERROR_COUNT_FIELD_NUMBER: _builtins.int
+    WAITING_COUNT_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     kind: Global___BulkKind.ValueType
     state: Global___BulkState.ValueType
@@ -171,6 +175,12 @@ class BulkOperation(_message.Message):
     failed_count: _builtins.int
     follow: _builtins.bool
     """Whether it also takes up what matches later."""
+    error_count: _builtins.int
+    """Of the last 100,000 processes with the result DONE: how many are in error now, and of how many others the
+    requested step has not ended. Absent unless GetBulk is asked to count them; always for CANCEL, TERMINATE
+    and REMOVE.
+    """
+    waiting_count: _builtins.int
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
         """The filter, with the statuses that the kind implies."""
@@ -208,14 +218,25 @@ class BulkOperation(_message.Message):
         skipped_count: _builtins.int = ...,
         failed_count: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        error_count: _builtins.int | None = ...,
+        waiting_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rate_max", b"_rate_max", "created_at", b"created_at", "ended_at", b"ended_at", "filter", b"filter", "rate_max", b"rate_max", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_count", b"_error_count", "_rate_max", b"_rate_max", "_waiting_count", b"_waiting_count", "created_at", b"created_at", "ended_at", b"ended_at", "error_count", b"error_count", "filter", b"filter", "rate_max", b"rate_max", "updated_at", b"updated_at", "waiting_count", b"waiting_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rate_max", b"_rate_max", "author", b"author", "created_at", b"created_at", "done_count", b"done_count", "ended_at", b"ended_at", "failed_count", b"failed_count", "failed_share_max", b"failed_share_max", "failed_window", b"failed_window", "filter", b"filter", "follow", b"follow", "kind", b"kind", "matched_count", b"matched_count", "operation_id", b"operation_id", "rate_max", b"rate_max", "reason", b"reason", "skipped_count", b"skipped_count", "state", b"state", "stop_reason", b"stop_reason", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_count", b"_error_count", "_rate_max", b"_rate_max", "_waiting_count", b"_waiting_count", "author", b"author", "created_at", b"created_at", "done_count", b"done_count", "ended_at", b"ended_at", "error_count", b"error_count", "failed_count", b"failed_count", "failed_share_max", b"failed_share_max", "failed_window", b"failed_window", "filter", b"filter", "follow", b"follow", "kind", b"kind", "matched_count", b"matched_count", "operation_id", b"operation_id", "rate_max", b"rate_max", "reason", b"reason", "skipped_count", b"skipped_count", "state", b"state", "stop_reason", b"stop_reason", "updated_at", b"updated_at", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error_count: _TypeAlias = _typing.Literal["error_count"]  # noqa: Y015
+    _WhichOneofArgType__error_count: _TypeAlias = _typing.Literal["_error_count", b"_error_count"]  # noqa: Y015
     _WhichOneofReturnType__rate_max: _TypeAlias = _typing.Literal["rate_max"]  # noqa: Y015
     _WhichOneofArgType__rate_max: _TypeAlias = _typing.Literal["_rate_max", b"_rate_max"]  # noqa: Y015
+    _WhichOneofReturnType__waiting_count: _TypeAlias = _typing.Literal["waiting_count"]  # noqa: Y015
+    _WhichOneofArgType__waiting_count: _TypeAlias = _typing.Literal["_waiting_count", b"_waiting_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error_count) -> _WhichOneofReturnType__error_count | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_max) -> _WhichOneofReturnType__rate_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting_count) -> _WhichOneofReturnType__waiting_count | None: ...
 
 Global___BulkOperation: _TypeAlias = BulkOperation  # noqa: Y015
 
@@ -366,15 +387,19 @@ class GetBulkRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OPERATION_ID_FIELD_NUMBER: _builtins.int
+    COUNT_OUTCOMES_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
+    count_outcomes: _builtins.bool
+    """If true, error_count and waiting_count are set, for which up to 100,000 processes are read."""
     def __init__(
         self,
         *,
         operation_id: _builtins.str = ...,
+        count_outcomes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_outcomes", b"count_outcomes", "operation_id", b"operation_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import getpass
 import re
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Annotated, TypeVar
 
 from cyclopts import Group, Parameter
@@ -39,12 +40,18 @@ from progressor.cli.output import (
     instant_text,
     more_note,
     one_line,
-    print_line,
     show,
     status_text,
     table,
 )
-from progressor.sdk.client.bulk import BulkItem, BulkKind, BulkOperation, BulkPreview, BulkState
+from progressor.sdk.client.bulk import (
+    BulkItem,
+    BulkKind,
+    BulkOperation,
+    BulkPreview,
+    BulkResult,
+    BulkState,
+)
 from progressor.sdk.client.client import Client
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.values.processes import Process
@@ -52,6 +59,13 @@ from progressor.sdk.values.processes import Process
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.5
+
+_STEPS_SECONDS = 10.0
+"""How long the end of an operation waits for the steps that it requested."""
+
+_REQUESTS = frozenset({BulkKind.RETRY, BulkKind.REPAIR, BulkKind.NOTIFY})
+"""What is only requested when a process has a result."""
+
 _UNLIMITED = "unlimited"
 _RATE = re.compile("[1-9][0-9]{0,6}")
 
@@ -91,7 +105,7 @@ _OPERATIONS: Mapping[str, Column[BulkOperation]] = {
     "kind": lambda it: _words(it.kind),
     "state": lambda it: it.state.value,
     "matched": lambda it: f"{it.matched_count:,}",
-    "done": lambda it: f"{it.done_count:,}",
+    "applied": lambda it: f"{it.done_count:,}",
     "skipped": lambda it: f"{it.skipped_count:,}",
     "failed": lambda it: f"{it.failed_count:,}",
     "created": lambda it: instant_text(it.created_at),
@@ -205,12 +219,15 @@ async def list_operations(*, limit: Limit = 100, options: EngineOptions = Engine
 async def show_operation(operation_id: str, /, *, options: EngineOptions = EngineOptions()) -> None:
     """Print an operation and its progress."""
     async with client_of(options) as client:
-        bulk = await client.bulk.get(operation_id)
-    show(bulk, _facts(bulk), as_json=options.json)
+        bulk = await client.bulk.get(operation_id, count_outcomes=True)
+    show(bulk, _facts(bulk), *_hints(bulk), as_json=options.json)
 
 
 async def watch(operation_id: str, /, *, options: EngineOptions = EngineOptions()) -> ExitCode:
-    """Watch an operation until it ends; the exit code is 0 if it is done and nothing failed."""
+    """Watch an operation until it ends.
+
+    The exit code is 0 if it is done, nothing failed, and none of its processes is in error.
+    """
     async with client_of(options) as client:
         bulk = await _watched(client, await client.bulk.get(operation_id), options)
     return _end(bulk, options)
@@ -240,12 +257,17 @@ async def results(
     """Print the processes of an operation, each with its result."""
     check_limit(limit)
     async with client_of(options) as client:
+        bulk = await client.bulk.get(operation_id)
         listing = client.bulk.results(
             operation_id, failed=failed, page_size=min(PAGE_MAX, limit + 1)
         )
         found, more = await first(limit, listing)
     document = {"results": found, "more": more}
-    show(document, table(_ITEMS, found), *more_note(limit, more=more), as_json=options.json)
+    columns = dict(_ITEMS)
+    columns["result"] = lambda it: (
+        _done(bulk.kind) if it.result is BulkResult.DONE else it.result.value
+    )
+    show(document, table(columns, found), *more_note(limit, more=more), as_json=options.json)
 
 
 async def _run(
@@ -283,7 +305,7 @@ async def _run(
 
 
 async def _watched(client: Client, bulk: BulkOperation, options: EngineOptions) -> BulkOperation:
-    """Return an operation when it has ended; draw its progress on a terminal."""
+    """Return an operation when it has ended, with its outcomes; draw its progress on a terminal."""
     console = SafeConsole(stderr=True, highlight=False)
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -310,6 +332,18 @@ async def _watched(client: Client, bulk: BulkOperation, options: EngineOptions) 
             f"  stop it:  progressor bulk stop {operation_id}\n"
         )
         raise
+    return await _outcomes(client, bulk.operation_id, options)
+
+
+async def _outcomes(client: Client, operation_id: str, options: EngineOptions) -> BulkOperation:
+    """Return an operation that has ended; wait a while for the steps that it requested."""
+    loop = asyncio.get_running_loop()
+    look = functools.partial(client.bulk.get, count_outcomes=True)
+    gives_up_at = loop.time() + _STEPS_SECONDS
+    bulk = await _patiently(look, operation_id, options.timeout)
+    while bulk.waiting_count and loop.time() < gives_up_at:
+        await asyncio.sleep(_LOOK_SECONDS)
+        bulk = await _patiently(look, operation_id, options.timeout)
     return bulk
 
 
@@ -327,10 +361,8 @@ async def _patiently(look: Callable[[str], Awaitable[T]], operation_id: str, sec
 
 
 def _end(bulk: BulkOperation, options: EngineOptions) -> ExitCode:
-    show(bulk, _facts(bulk), as_json=options.json)
-    if bulk.failed_count and not options.json:
-        print_line(f"failed processes: progressor bulk results --failed {bulk.operation_id}")
-    is_done = bulk.state is BulkState.DONE and not bulk.failed_count
+    show(bulk, _facts(bulk), *_hints(bulk), as_json=options.json)
+    is_done = bulk.state is BulkState.DONE and not (bulk.failed_count or bulk.error_count)
     return ExitCode.DONE if is_done else ExitCode.FAILED
 
 
@@ -346,6 +378,14 @@ def _preview(kind: BulkKind, preview: BulkPreview, rate_max: int | None) -> list
     return shown
 
 
+def _hints(bulk: BulkOperation) -> Iterator[RenderableType]:
+    if bulk.failed_count:
+        yield f"failed processes: progressor bulk results --failed {bulk.operation_id}"
+    if bulk.error_count:
+        where = f" -n {bulk.filter.namespace}" if bulk.filter.namespace else ""
+        yield f"why they are in error: progressor failures{where}"
+
+
 def _rounded(seconds: float) -> str:
     return duration_text(dt.timedelta(seconds=max(1, round(seconds))))
 
@@ -358,7 +398,9 @@ def _facts(bulk: BulkOperation) -> RenderableType:
             "state": bulk.state.value,
             "because": one_line(bulk.stop_reason),
             "matched": f"{bulk.matched_count:,}",
-            "done": f"{bulk.done_count:,}",
+            _done(bulk.kind): f"{bulk.done_count:,}",
+            "not ended yet": f"{bulk.waiting_count:,}" if bulk.waiting_count else "",
+            "in error now": f"{bulk.error_count:,}" if bulk.error_count else "",
             "skipped": f"{bulk.skipped_count:,}" if bulk.skipped_count else "",
             "failed": f"{bulk.failed_count:,}" if bulk.failed_count else "",
             "rate": _UNLIMITED if bulk.rate_max is None else f"{bulk.rate_max:,} per second",
@@ -369,6 +411,10 @@ def _facts(bulk: BulkOperation) -> RenderableType:
             "ended": instant_text(bulk.ended_at),
         }
     )
+
+
+def _done(kind: BulkKind) -> str:
+    return "requested" if kind in _REQUESTS else "done"
 
 
 def _words(kind: BulkKind) -> str:

@@ -74,6 +74,9 @@ class BulkResult(enum.StrEnum):
 OF_BROKEN = frozenset({BulkKind.RETRY, BulkKind.SIMPLE_REPAIR, BulkKind.REPAIR})
 """What only broken processes take."""
 
+REQUESTING = OF_BROKEN | {BulkKind.NOTIFY}
+"""What requests a step, whose outcome comes later."""
+
 WITH_ARGS = frozenset({BulkKind.REPAIR, BulkKind.NOTIFY})
 
 _UNFINISHED = (ProcessStatus.INIT, ProcessStatus.RUNNING, ProcessStatus.ERROR)
@@ -107,7 +110,8 @@ class BulkOperation:
     """An operation and how far it is. ``stop_reason`` is set where it is stopped or failed.
 
     ``created_at`` is the instant of the snapshot; ``updated_at`` that of the last progress.
-    ``phase`` is the state as if its process were not in error.
+    ``phase`` is the state as if its process were not in error. ``error_count``: of the processes
+    that are done, those in error now; ``waiting_count``: others whose requested step has not ended.
     """
 
     operation_id: str
@@ -129,6 +133,8 @@ class BulkOperation:
     skipped_count: int
     failed_count: int
     phase: BulkState
+    error_count: int | None = None
+    waiting_count: int | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -65,8 +65,9 @@ class BulkState(WireEnum):
 class BulkResult(WireEnum):
     """The result for one process. UNSPECIFIED: one that only a newer SDK knows.
 
-    SKIPPED: the process was not as it had matched. FAILED: it was refused, as the single request
-    would have been.
+    DONE: of a retry, repair or notification, that it was requested; the step may end later, or
+    fail. SKIPPED: the process was not as it had matched. FAILED: it was refused, as the single
+    request would have been.
     """
 
     UNSPECIFIED = "unspecified"
@@ -99,6 +100,10 @@ class BulkOperation:
     ``rate_max``: processes per second; None: unlimited. ``stop_reason``: why it stopped or failed.
     ``follow``: it also takes up what matches later. ``matched_count`` grows while it is MATCHING or
     follows. A process has one of the three results, or none yet.
+
+    Of a retry, repair or notification, done means requested. ``error_count``: how many of these
+    processes are in error now; ``waiting_count``: of how many others the requested step has not
+    ended. Both are None unless `Bulk.get` is told to count, and look at the last 100,000 processes.
     """
 
     operation_id: str
@@ -119,6 +124,8 @@ class BulkOperation:
     done_count: int
     skipped_count: int
     failed_count: int
+    error_count: int | None
+    waiting_count: int | None
 
     @property
     def has_ended(self) -> bool:
@@ -244,9 +251,17 @@ class Bulk(Resource[Connection]):
         return _exchange(self, request, _read_operation, "operation", timeout, repeatable=True)
 
     @sent
-    def get(self, operation_id: str, *, timeout: Seconds | None = None) -> Exchange[BulkOperation]:
-        """Return an operation with its progress."""
-        request = pb.GetBulkRequest(operation_id=operation_id)
+    def get(
+        self, operation_id: str, *, count_outcomes: bool = False, timeout: Seconds | None = None
+    ) -> Exchange[BulkOperation]:
+        """Return an operation with its progress.
+
+        Args:
+            operation_id: Its id.
+            count_outcomes: Count what has become of the steps that it requested.
+            timeout: As in `RequestOptions`.
+        """
+        request = pb.GetBulkRequest(operation_id=operation_id, count_outcomes=count_outcomes)
         return _exchange(self, request, _read_operation, "operation", timeout, repeatable=True)
 
     @sent

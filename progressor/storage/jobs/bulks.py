@@ -1,6 +1,7 @@
 """Bulk operations: start, snapshot, chunks, and reads; see ``priv/functions/processes/bulk``."""
 
 import builtins
+import dataclasses
 import datetime as dt
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskError
 from progressor.domain.views.bulk import (
     OPERATIONS,
+    REQUESTING,
     BulkItem,
     BulkKind,
     BulkOperation,
@@ -40,6 +42,9 @@ MATCHED_MAX = 5_000
 FOLLOWED_MAX = 1_000_000
 """Processes after which an operation stops to follow."""
 
+OUTCOMES_MAX = 100_000
+"""Processes whose outcomes are counted."""
+
 DELETED_MAX = 5_000
 """Items that one transaction deletes."""
 
@@ -57,6 +62,11 @@ class _AppliedRow(NamedTuple):
     leads: bool | None
     cancelled: builtins.list[Any] | None
     effects: builtins.list[Any] | None
+
+
+class _OutcomesRow(NamedTuple):
+    error_count: int
+    waiting_count: int
 
 
 class Bulks:
@@ -128,6 +138,16 @@ class Bulks:
         if not found:
             raise errors.ProcessNotFoundError(OPERATIONS, operation_id)
         return found[0]
+
+    async def count_outcomes(self, bulk: BulkOperation) -> BulkOperation:
+        """Return an operation with what has become of the steps that it requested."""
+        if bulk.kind not in REQUESTING:
+            return bulk
+        [counts] = await self._context.read(
+            _OutcomesRow, _SQL["count_outcomes"], operation_id=bulk.operation_id,
+            limit=OUTCOMES_MAX, holds=bulk.kind is BulkKind.NOTIFY,
+        )  # fmt: skip
+        return dataclasses.replace(bulk, **counts._asdict())
 
     async def list(
         self, *, after: tuple[dt.datetime, str] | None, limit: int

@@ -29,6 +29,39 @@ WHERE (%(operation_id)s::text IS NULL OR o.operation_id = %(operation_id)s)
 ORDER BY o.created_at DESC, o.operation_id COLLATE "C" DESC
 LIMIT %(limit)s
 
+-- name: count_outcomes
+-- Counts what has become of the last processes that a bulk operation has changed: which are in error, and of which
+-- others the requested step has not ended. One in error with such a step is being retried or repaired; but a notify
+-- is held by the error. Locks: none.
+SELECT count(*) FILTER (WHERE o.is_in_error) AS error_count,
+    count(*) FILTER (WHERE o.is_waiting AND NOT o.is_in_error) AS waiting_count
+FROM (
+    SELECT i.*
+    FROM progressor.bulk_items i
+    WHERE i.operation_id = %(operation_id)s AND i.result = 'done'
+    ORDER BY i.operation_id DESC, i.item DESC
+    LIMIT %(limit)s
+) i
+CROSS JOIN LATERAL (
+    SELECT p.status, p.init_task_id
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+    OFFSET 0
+) p
+CROSS JOIN LATERAL (
+    SELECT EXISTS (
+        SELECT
+        FROM progressor.tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (i.slot, i.namespace, i.process_id, i.task_id)
+            AND t.finished_at IS NULL
+    ) AS is_waiting
+) w
+CROSS JOIN LATERAL (
+    SELECT w.is_waiting, p.status = 'error' AND (%(holds)s::boolean OR NOT w.is_waiting) AS is_in_error
+) o
+WHERE p.init_task_id = i.init_task_id
+
 -- name: stop_bulk
 -- Stops a bulk operation that has not ended; one that follows is done if all its processes have a result. Locks: the
 -- operation.

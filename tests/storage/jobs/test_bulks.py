@@ -143,3 +143,17 @@ async def test_following_ends_at_a_number_of_processes(
 
     assert (bulk.state, bulk.stop_reason) == (BulkState.STOPPED, "it has taken up 2 processes")
     assert bulk.done_count == 2
+
+
+async def test_a_process_that_is_retried_is_counted_as_waiting_until_it_breaks_again(
+    store: Store, bulks: Bulks
+) -> None:
+    name = (await started(store, bulks, broken=2)).operation_id
+    await bulks.match(name)
+    await bulks.apply(await bulks.get(name), limit=9)
+    outcomes = [await bulks.count_outcomes(await bulks.get(name))]
+    for work in await store.claim_due():
+        await store.settled(work.task, BROKEN)
+        outcomes.append(await bulks.count_outcomes(await bulks.get(name)))
+
+    assert [(it.error_count, it.waiting_count) for it in outcomes] == [(0, 2), (1, 1), (2, 0)]

@@ -13,7 +13,7 @@ from progressor.domain.views.bulk import OPERATIONS
 from progressor.runtime.step import bulk_steps
 from progressor.sdk import BulkOperation, BulkState
 from tests.support.api.terminal import INTERRUPT, SHOW_CURSOR, Terminal
-from tests.support.engine.replica import Env, Replica, answering, open_env, running_replica
+from tests.support.engine.replica import Env, Replica, answering, broken, open_env, running_replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -70,6 +70,18 @@ async def test_after_a_yes_the_progress_is_drawn_to_the_end(env: Env) -> None:
     assert code == ExitCode.DONE
     assert re.search(r"state +done", terminal.words)
     assert (bulk.state, bulk.done_count, bulk.reason) == (BulkState.DONE, 3, "INC-1")
+
+
+async def test_processes_that_break_again_are_counted_at_the_end(env: Env) -> None:
+    await env.broken("again", broken())
+    async with Terminal.running(*retry(env, "--yes")) as terminal:
+        code = await terminal.ended()
+        await terminal.shows(SHOW_CURSOR)
+
+    assert code == ExitCode.FAILED
+    assert re.search(r"requested +4", terminal.words)
+    assert re.search(r"in error now +1", terminal.words)
+    assert f"progressor failures -n {env.namespace}" in terminal.words
 
 
 async def test_ctrl_c_leaves_it_running_and_says_how_to_go_on(

@@ -22,6 +22,7 @@ from progressor.sdk import (
     ScheduleSpec,
 )
 from tests.support.engine.replica import Env, Replica, answering, broken, open_env, running_replica
+from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -102,6 +103,36 @@ async def test_each_kind_changes_what_matches_once(
     assert again == bulk
     with pytest.raises(errors.IdempotencyKeyReusedError):
         await env.client.bulk.start(kind, **{**asked, "author": "you"})
+
+
+async def test_the_outcomes_of_requested_steps_are_counted(env: Env) -> None:
+    hang = Hang(response=answering().response)
+    await env.broken("well", answering())
+    await env.broken("again", broken())
+    await env.broken("slow", hang)
+    bulk = await ended(env.client, await env.client.bulk.start(BulkKind.RETRY))
+    await env.settled("well", 3)
+    await env.settled("again", 3)
+    await env.asked("slow", 3)
+
+    bulk = await env.client.bulk.get(bulk.operation_id, count_outcomes=True)
+    assert (bulk.state, bulk.done_count) == (BulkState.DONE, 3)
+    assert (bulk.error_count, bulk.waiting_count) == (1, 1)
+    hang.released.set()
+    await env.settled("slow", 3)
+    bulk = await env.client.bulk.get(bulk.operation_id, count_outcomes=True)
+    assert (bulk.error_count, bulk.waiting_count) == (1, 0)
+    assert (await env.client.bulk.get(bulk.operation_id)).error_count is None
+
+
+async def test_a_repair_that_fails_leaves_its_process_counted_as_in_error(env: Env) -> None:
+    await env.broken("p", broken("no such warehouse"))
+    bulk = await ended(env.client, await env.client.bulk.start(BulkKind.REPAIR, b"bad"))
+    await env.settled("p", 3)
+
+    bulk = await env.client.bulk.get(bulk.operation_id, count_outcomes=True)
+    assert (bulk.done_count, bulk.failed_count) == (1, 0)
+    assert (bulk.error_count, bulk.waiting_count) == (1, 0)
 
 
 async def test_a_cancellation_ends_one_task_of_each(env: Env) -> None:
