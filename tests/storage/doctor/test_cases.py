@@ -254,7 +254,8 @@ CASES = [
     ),
     Case(
         "those without jobs are for repair", "broken_processes", (BROKEN.format(count=1),),
-        State.WARNING, "", ("orders: 1 process$",), "`progressor repair` or `simple-repair`.$",
+        State.WARNING, "", ("orders: 1 process$",),
+        "`progressor failures` .* `progressor bulk retry`, .* of one.$",
     ),
     Case(
         "far in the attempts",

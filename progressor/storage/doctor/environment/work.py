@@ -221,8 +221,9 @@ def broken_verdict(doctor_run: DoctorRun) -> Verdict:
     return findings.warning(
         f"{_counted(sum(row['count'] for row in rows), 'process')} in error",
         advice=(
-            "`progressor list --status error` names them, `progressor trace -n NAMESPACE ID` shows "
-            f"why; then `progressor repair` or `simple-repair`{jobs}."
+            "`progressor failures` groups them by cause, `progressor trace -n NAMESPACE ID` shows "
+            "how one broke; then `progressor bulk retry`, or `progressor retry` or `repair` of "
+            f"one{jobs}."
         ),
         offenders=[_broken(row) for row in rows],
     )
