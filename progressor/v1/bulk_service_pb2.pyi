@@ -109,8 +109,8 @@ class _BulkResultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BulkResult
     BULK_RESULT_DONE: _BulkResult.ValueType  # 2
     """Of RETRY, REPAIR and NOTIFY: the request was accepted. Its step may not have ended, or may have failed."""
     BULK_RESULT_SKIPPED: _BulkResult.ValueType  # 3
-    """Not applied, since the process is not as it was when it matched: removed (PROCESS_NOT_FOUND), or
-    repaired or broken again (PROCESS_CHANGED).
+    """Not applied, since the process is not as it was when it matched: removed (PROCESS_NOT_FOUND),
+    repaired or broken again (PROCESS_CHANGED), or being repaired or retried (PROCESS_IS_RUNNING).
     """
     BULK_RESULT_FAILED: _BulkResult.ValueType  # 4
     """Refused, for the reason that the single request would have been refused."""
@@ -124,8 +124,8 @@ BULK_RESULT_PENDING: BulkResult.ValueType  # 1
 BULK_RESULT_DONE: BulkResult.ValueType  # 2
 """Of RETRY, REPAIR and NOTIFY: the request was accepted. Its step may not have ended, or may have failed."""
 BULK_RESULT_SKIPPED: BulkResult.ValueType  # 3
-"""Not applied, since the process is not as it was when it matched: removed (PROCESS_NOT_FOUND), or
-repaired or broken again (PROCESS_CHANGED).
+"""Not applied, since the process is not as it was when it matched: removed (PROCESS_NOT_FOUND),
+repaired or broken again (PROCESS_CHANGED), or being repaired or retried (PROCESS_IS_RUNNING).
 """
 BULK_RESULT_FAILED: BulkResult.ValueType  # 4
 """Refused, for the reason that the single request would have been refused."""

@@ -36,7 +36,7 @@ _LOOKS_MAX = 200
 _STEP_SECONDS = 0.1
 _REASON = "BROKEN"
 _ALLOWED = frozenset(
-    {("done", None), ("skipped", "PROCESS_CHANGED"), ("failed", "PROCESS_IS_RUNNING")}
+    {("done", None), ("skipped", "PROCESS_CHANGED"), ("skipped", "PROCESS_IS_RUNNING")}
 )
 
 _OPERATIONS = "SELECT operation_id, state, ended_at IS NOT NULL FROM progressor.bulk_operations"

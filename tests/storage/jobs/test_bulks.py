@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from progressor import errors
+from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.process import process_key
 from progressor.domain.views.bulk import (
     NAMESPACE,
@@ -26,6 +27,7 @@ from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     BROKEN,
     Store,
+    a_request,
     connect,
     count,
     create_namespace,
@@ -128,6 +130,41 @@ async def test_what_was_skipped_is_taken_up_again_and_nothing_else(
         (second.process_id, BulkResult.DONE),
         (first.process_id, BulkResult.PENDING),
     ]
+
+
+async def test_a_process_that_is_retried_is_skipped_and_taken_up_if_it_breaks_again(
+    store: Store, bulks: Bulks
+) -> None:
+    name = (await started(store, bulks, broken=1, follow=True)).operation_id
+    await bulks.match(name)
+    [item] = await bulks.items(name, failed=False, after=0, limit=9)
+    await store.recover(process_key("orders", item.process_id), retries=True)
+    await bulks.apply(await bulks.get(name), limit=9)
+    [retried] = await store.claim_due()
+    await bulks.match(name)
+    [skipped] = await bulks.items(name, failed=False, after=0, limit=9)
+    assert (skipped.result, skipped.reason) == (BulkResult.SKIPPED, "PROCESS_IS_RUNNING")
+
+    await store.settled(retried.task, BROKEN)
+    await bulks.match(name)
+    [_, again] = await bulks.items(name, failed=False, after=0, limit=9)
+    assert (again.process_id, again.result) == (item.process_id, BulkResult.PENDING)
+
+
+async def test_what_a_task_with_constraints_broke_is_applied_alone(
+    store: Store, bulks: Bulks
+) -> None:
+    """The gates of several would be locked in no order, and for as long as all of them take."""
+    for _ in range(2):
+        key = await store.ready()
+        await store.admit(a_request(key, constraints=Constraints(gates={"a": 1})), run=False)
+        [call] = await store.claim_due()
+        await store.settled(call.task, BROKEN)
+    name = (await started(store, bulks, broken=0)).operation_id
+    await bulks.match(name)
+
+    bulk = await bulks.get(name)
+    assert [(await bulks.apply(bulk, limit=9))[0] for _ in range(3)] == [1, 1, 0]
 
 
 async def test_following_ends_at_a_number_of_processes(

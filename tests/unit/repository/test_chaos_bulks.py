@@ -15,7 +15,7 @@ SOUND = StoredBulks(
     items=(
         ("one", GOOD, "done", None),
         ("one", BAD, "done", None),
-        ("two", GOOD, "failed", "PROCESS_IS_RUNNING"),
+        ("two", GOOD, "skipped", "PROCESS_IS_RUNNING"),
         ("two", BAD, "skipped", "PROCESS_CHANGED"),
         ("two", BAD, "done", None),
     ),

@@ -2,8 +2,9 @@
 -- result has not been applied, and one with a result is not applied again. So each is applied once, whatever ends the
 -- replica. p_limit: how many items. p_fails: record that the first cannot be applied.
 -- Locks: the operation, against its deletion alone; items, SKIP LOCKED; then their processes, SKIP LOCKED: no waiting, so no order is
--- needed; what is locked is left for another call. A process with gates, a job or awaited replies needs more locks: it is
--- applied alone, and locked as by the function of the single request. Last, the operation for the counts.
+-- needed; what is locked is left for another call. A process with gates, a job or awaited replies needs more locks, as does
+-- one that a task with constraints broke: it is applied alone, and locked as by the function of the single request. Last,
+-- the operation for the counts.
 -- Returns: a row per item that has a result now, with what that function returned.
 CREATE FUNCTION apply_bulk(LIKE own_arguments, p_operation_id text, p_limit integer, p_fails boolean)
 RETURNS TABLE (
@@ -42,6 +43,12 @@ BEGIN
     LOOP
         v_is_alone := (
             SELECT p.is_gated OR p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.has_reply_requests
+                OR (
+                    SELECT t.constraints IS NOT NULL
+                    FROM tasks t
+                    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                        = (p.slot, p.namespace, p.process_id, p.corrupted_by)
+                ) IS TRUE
             FROM processes p
             WHERE (p.slot, p.namespace, p.process_id) = (v_item.slot, v_item.namespace, v_item.process_id));
         CONTINUE WHEN v_is_alone AND v_last IS NOT NULL;

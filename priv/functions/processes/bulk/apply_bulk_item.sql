@@ -1,5 +1,5 @@
 -- Applies a bulk operation to one process, as the function of the single request does. It is skipped if it is not as it
--- matched: another process by now, repaired or broken again. Requests have an idempotency key of the operation and item.
+-- matched: another process by now, repaired, broken again, or being repaired or retried. Requests have an idempotency key of the operation and item.
 -- Locks: as the function of the single request.
 -- Returns: the result, which the caller records in the same transaction.
 CREATE FUNCTION apply_bulk_item(LIKE own_arguments, p_bulk bulk_operations, p_item bulk_items)
@@ -68,7 +68,11 @@ BEGIN
                 p_item.process_id, p_item.init_task_id) r;
     END CASE;
     v_applied.result := CASE
-        WHEN v_verdict IN ('accepted', 'duplicate', 'cancelled', 'halted') THEN 'done' ELSE 'failed' END;
+        WHEN v_verdict IN ('accepted', 'duplicate', 'cancelled', 'halted') THEN 'done'
+        -- It is in error still, but its repair or retry is under way.
+        WHEN v_verdict = 'process_is_running' THEN 'skipped'
+        ELSE 'failed'
+    END;
     v_applied.reason := CASE
         WHEN v_applied.result = 'done' THEN NULL
         WHEN v_verdict = 'process_has_ended' THEN 'PROCESS_FINISHED'

@@ -2,7 +2,7 @@
 -- their status or broke since the operation began, since they may not have matched then; for a cancellation, those
 -- without a task; and the processes of the operations themselves. An operation that follows takes up what matches
 -- later too: once all have been read, the next call begins anew. It leaves out the processes that it has taken up,
--- unless they were skipped: so none is changed twice, even if it breaks again each time.
+-- unless they were skipped and have broken again since: so none is changed twice, even if it breaks again each time.
 -- Locks: the operation. p_limit: how many processes it reads. p_followed_max: how many items an operation may have
 -- before it stops to follow.
 -- Returns: whether all have been read.
@@ -54,7 +54,8 @@ BEGIN
                     SELECT
                     FROM bulk_items i
                     WHERE i.operation_id = p_operation_id AND i.init_task_id = p.init_task_id
-                        AND i.follow AND i.result IS DISTINCT FROM 'skipped'
+                        AND i.follow
+                        AND (i.result IS DISTINCT FROM 'skipped' OR i.broken_at = p.broken_at)
                 )
                 ELSE p.status_changed_at < v_bulk.created_at
                     AND (p.broken_at IS NULL OR p.broken_at < v_bulk.created_at)
