@@ -1,7 +1,8 @@
 -- Adds what has broken processes since to the groups of failures, and keeps the groups within p_groups_max: those without
 -- a broken process go first, then those of the namespaces with most groups, and of these the ones not seen for longest.
 -- Safe to run anywhere at once. What is of a deleted namespace is dropped.
--- Locks: new_failures with SKIP LOCKED; failures in key order, where only this function waits for itself.
+-- Locks: new_failures with SKIP LOCKED; namespaces, against deletion, in the order of their names; failures in key order,
+-- where only this function waits for itself, and those that go with SKIP LOCKED.
 -- Returns: how many rows of new_failures were added; p_limit of them: there may be more.
 CREATE FUNCTION add_failures(p_limit integer, p_groups_max integer)
 RETURNS bigint
@@ -21,6 +22,13 @@ BEGIN
             FOR UPDATE SKIP LOCKED))
         RETURNING f.*
     ),
+    known AS (
+        SELECT n.name
+        FROM namespaces n
+        WHERE n.name IN (SELECT t.namespace FROM taken t)
+        ORDER BY n.name
+        FOR KEY SHARE
+    ),
     added AS (
         INSERT INTO failures AS g (
             namespace, failure_id, reason, message, task_type, release, first_seen_at, last_seen_at,
@@ -29,7 +37,7 @@ BEGIN
             min(t.seen_at), max(t.seen_at), sum(t.failure_count),
             (array_agg(t.process_id ORDER BY t.seen_at DESC))[1]
         FROM taken t
-        JOIN namespaces n ON n.name = t.namespace
+        JOIN known n ON n.name = t.namespace
         GROUP BY t.namespace, t.failure_id
         ORDER BY t.namespace, t.failure_id
         ON CONFLICT (namespace, failure_id) DO UPDATE
@@ -42,8 +50,7 @@ BEGIN
 
     IF v_count > 0 AND (SELECT count(*) FROM failures) > p_groups_max THEN
         -- A tenth more than need be, so that this is not done with each new group.
-        DELETE FROM failures g
-        USING (
+        WITH surplus AS (
             SELECT g.namespace, g.failure_id
             FROM (
                 SELECT g.*, row_number() OVER (PARTITION BY g.namespace ORDER BY g.last_seen_at DESC) AS place,
@@ -58,7 +65,15 @@ BEGIN
             ) g
             ORDER BY g.is_broken NULLS LAST, g.place, g.last_seen_at DESC
             OFFSET p_groups_max - p_groups_max / 10
-        ) o
+        ),
+        locked AS (
+            SELECT g.namespace, g.failure_id
+            FROM surplus s
+            JOIN failures g USING (namespace, failure_id)
+            FOR UPDATE OF g SKIP LOCKED
+        )
+        DELETE FROM failures g
+        USING locked o
         WHERE (g.namespace, g.failure_id) = (o.namespace, o.failure_id);
     END IF;
     RETURN v_count;

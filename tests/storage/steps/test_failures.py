@@ -17,12 +17,15 @@ from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery
 from progressor.storage.processes.settlements import Written
 from progressor.storage.steps.failures import Failures
+from tests.support.postgres.locks import until_blocked
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
     Store,
+    connect,
     create_namespace,
     fresh_key,
+    lent,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -196,6 +199,42 @@ async def test_of_too_many_groups_those_stay_that_have_broken_processes_or_were_
 
     found = {it.message for it in await failures(store).list(FailureQuery())}
     assert found == {"broken", "old", *(f"{'x' * number}!" for number in range(5, 12))}
+
+
+async def test_a_surplus_group_that_is_being_added_to_stays(
+    store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    """Waiting for it, while holding groups of its own, would be a deadlock."""
+    for word in "ab":
+        await store.started(key := fresh_key(), failed(word))
+        await store.remove(key)
+        store.clock.advance(MINUTE)
+        await failures(store).add()
+    await store.started(fresh_key(), failed("c"))
+
+    with observer.transaction():
+        observer.execute("SELECT FROM progressor.failures WHERE message = 'a' FOR UPDATE")
+        await failures(store, groups_max=1).add()
+
+    found = await failures(store).list(FailureQuery())
+    assert {it.message for it in found} == {"a", "c"}
+
+
+async def test_a_namespace_is_not_deleted_while_a_group_is_added_to_it(
+    database: str, store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
+    await store.started(key := fresh_key("elsewhere"), failed())
+    await store.remove(key)
+    async with await connect(database) as connection:
+        adding = dataclasses.replace(store.context, pool=lent(connection))
+        async with asyncio.TaskGroup() as group, connection.transaction():
+            await Failures(adding).add()
+            deleting = group.create_task(store.namespaces.delete("elsewhere"))
+            await until_blocked(observer)
+
+    await deleting
+    assert await failures(store).list(FailureQuery()) == []
 
 
 async def test_what_an_earlier_release_has_broken_gets_a_group(
