@@ -277,7 +277,7 @@ class PreviewBulkResponse(_message.Message):
     """True if there are more than 100,000, and the count is the planner's estimate."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Process]:
-        """The ten newest of them, without aux_state and result."""
+        """The ten newest of them, without aux_state and result; fewer if the first page of List has fewer."""
 
     def __init__(
         self,

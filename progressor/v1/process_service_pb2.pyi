@@ -1205,9 +1205,7 @@ class ListRequest(_message.Message):
 
     @_builtins.property
     def causes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.WaitCause.ValueType]:
-        """Only processes whose first_wait has one of these causes. Empty: all. With causes, a page may have
-        fewer processes than page_size, or none, and still have a next page.
-        """
+        """Only processes whose first_wait has one of these causes. Empty: all."""
 
     def __init__(
         self,
@@ -1232,7 +1230,7 @@ class ListResponse(_message.Message):
     PROCESSES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty on the last page."""
+    """Empty on the last page, and only there."""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Process]:
         """Without aux_state and result, and with first_wait."""

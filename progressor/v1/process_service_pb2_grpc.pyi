@@ -127,7 +127,12 @@ class ProcessServiceStub:
     error, and the events that each of them recorded.
     """
     List: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]
-    """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+    """Pages through the processes that match a filter, of one namespace or of all, newest first. A page
+    may have fewer processes than page_size, or none, and still have a next page: with causes, since
+    one request looks at 5,000 processes; and with a filter that no index has, since one request
+    examines about 50,000. Indexes have the namespace, the time of creation, the status error and the
+    failure, values in the metadata, and a beginning of the id that no more than 10,000 processes share.
+    """
     Count: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CountRequest, _process_service_pb2.CountResponse]
     """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
     than a namespace and statuses in the filter the count is exact, by namespace and status, and takes as
@@ -218,7 +223,12 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     error, and the events that each of them recorded.
     """
     List: _aio.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]  # type: ignore[assignment]
-    """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+    """Pages through the processes that match a filter, of one namespace or of all, newest first. A page
+    may have fewer processes than page_size, or none, and still have a next page: with causes, since
+    one request looks at 5,000 processes; and with a filter that no index has, since one request
+    examines about 50,000. Indexes have the namespace, the time of creation, the status error and the
+    failure, values in the metadata, and a beginning of the id that no more than 10,000 processes share.
+    """
     Count: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CountRequest, _process_service_pb2.CountResponse]  # type: ignore[assignment]
     """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
     than a namespace and statuses in the filter the count is exact, by namespace and status, and takes as
@@ -384,7 +394,12 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _process_service_pb2.ListRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.ListResponse, _abc.Awaitable[_process_service_pb2.ListResponse]]:
-        """Pages through the processes that match a filter, of one namespace or of all, newest first."""
+        """Pages through the processes that match a filter, of one namespace or of all, newest first. A page
+        may have fewer processes than page_size, or none, and still have a next page: with causes, since
+        one request looks at 5,000 processes; and with a filter that no index has, since one request
+        examines about 50,000. Indexes have the namespace, the time of creation, the status error and the
+        failure, values in the metadata, and a beginning of the id that no more than 10,000 processes share.
+        """
 
     @_abc_1.abstractmethod
     def Count(

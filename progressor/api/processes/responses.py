@@ -253,9 +253,9 @@ def list_to_wire(page: ProcessPage) -> pb.ListResponse:
     response, next_before = pb.ListResponse(), page.next_before
     count = _fill_some(response.processes, page.listed, _fill_listed, PAGE_BYTES_MAX)
     if count < len(page.listed):
-        next_before = page.listed[count - 1].process
+        next_before = place_of(page.listed[count - 1].process)
     if next_before is not None:
-        response.next_page_token = page_tokens.PROCESSES.write(place_of(next_before))
+        response.next_page_token = page_tokens.PROCESSES.write(next_before)
     return response
 
 

@@ -136,7 +136,7 @@ class Listed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPage:
-    """A page of a list. ``next_before``: the last process looked at, if others may follow."""
+    """A page of a list. ``next_before``: the last place looked at, if others may follow."""
 
     listed: tuple[Listed, ...]
-    next_before: Process | None
+    next_before: Place | None

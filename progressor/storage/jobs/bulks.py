@@ -32,7 +32,7 @@ from progressor.storage.rows.effects import (
     cancellations,
     gate_effects,
 )
-from progressor.storage.rows.filters import filter_document
+from progressor.storage.rows.filters import EXAMINED_MAX, filter_document
 
 _SQL = statements.load("jobs/bulks")
 
@@ -113,7 +113,7 @@ class Bulks:
         """Add the next processes that match to its items; return whether all have been read."""
         [is_all] = await self._context.call(
             self._match, namespace=OPERATIONS, operation_id=operation_id, limit=MATCHED_MAX,
-            followed_max=FOLLOWED_MAX,
+            examined_max=EXAMINED_MAX, followed_max=FOLLOWED_MAX,
         )  # fmt: skip
         return is_all
 

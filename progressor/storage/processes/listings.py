@@ -2,18 +2,20 @@
 
 Which processes wait for a gate, say, only the whole schedule could tell, in no order of theirs. So
 a list of certain causes looks at the processes in their order, and keeps those that wait so; and at
-no more than LOOKED_AT_MAX for one page, which may be short then.
+no more than LOOKED_AT_MAX for one page, which may be short then. So may one with a filter that no
+index has, such as that of a status.
 """
 
 import dataclasses
+import datetime as dt
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
-from progressor.domain.views.process import Listed, ProcessPage, ProcessQuery, place_of
+from progressor.domain.views.process import Listed, Place, ProcessPage, ProcessQuery, place_of
 from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.filters import filter_document
+from progressor.storage.rows.filters import EXAMINED_MAX, filter_document
 from progressor.storage.rows.records import reader
 
 LOOKED_AT_MAX = 5000
@@ -23,6 +25,15 @@ CHUNK_MAX = 1000
 """Those of them that are read at once."""
 
 Why = Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]
+
+
+class _ListedRow(NamedTuple):
+    """A process; without one, the place up to which all were examined."""
+
+    process: Process | None
+    created_at: dt.datetime
+    namespace: str
+    process_id: str
 
 
 class _WaitsRow(NamedTuple):
@@ -52,7 +63,7 @@ class Listings:
         self._context = context
         self._whys = whys
         self._read_waits = context.functions.call("read_waits", _WaitsRow)
-        self._list_processes = context.functions.call("list_processes", Process)
+        self._list_processes = context.functions.call("list_processes", _ListedRow)
 
     async def page(self, query: ProcessQuery) -> ProcessPage:
         """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""
@@ -60,7 +71,7 @@ class Listings:
         size, left = query.page_size, LOOKED_AT_MAX if query.causes else query.page_size
         while True:
             # One row more than the page tells whether another page follows.
-            found = await self.list(dataclasses.replace(query, page_size=size + 1))
+            found, until = await self._read(dataclasses.replace(query, page_size=size + 1))
             looked_at = found[:size]
             waits = await self.first_waits(
                 # A finished one has no tasks that wait.
@@ -73,14 +84,14 @@ class Listings:
                 if len(listed) == query.page_size:
                     is_last = number == len(found)
                     return ProcessPage(
-                        listed=tuple(listed), next_before=None if is_last else process
+                        listed=tuple(listed), next_before=until if is_last else place_of(process)
                     )
             if len(found) <= size:
-                return ProcessPage(listed=tuple(listed), next_before=None)
-            last, left = looked_at[-1], left - size
+                return ProcessPage(listed=tuple(listed), next_before=until)
+            last, left = place_of(looked_at[-1]), left - size
             if not left:
                 return ProcessPage(listed=tuple(listed), next_before=last)
-            query = dataclasses.replace(query, before=place_of(last))
+            query = dataclasses.replace(query, before=last)
             size = min(CHUNK_MAX, left)
 
     async def first_waits(self, keys: Sequence[ProcessKey]) -> Mapping[ProcessKey, Wait]:
@@ -106,7 +117,15 @@ class Listings:
         return {key: finders[key.namespace]([task])[0] for key, task in tasks.items()}
 
     async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
-        """Read processes, newest first, without aux_state and result, whatever they wait for."""
+        """Read processes, newest first, without aux_state and result, whatever they wait for.
+
+        With a filter that no index has, only of those that are examined at once.
+        """
+        found, _ = await self._read(query)
+        return found
+
+    async def _read(self, query: ProcessQuery) -> tuple[tuple[Process, ...], Place | None]:
+        """Return processes, and the place up to which they are all, unless that is the end."""
         before_at, before_namespace, before_id = query.before or (None, None, None)
         async with self._context.connection(reads_only=True) as connection:
             found = await self._list_processes.rows(
@@ -116,5 +135,9 @@ class Listings:
                 before_namespace=before_namespace,
                 before_id=before_id,
                 limit=query.page_size,
+                examined_max=EXAMINED_MAX,
             )
-        return tuple(found)
+        until = None
+        if found and found[-1].process is None:
+            until = (found[-1].created_at, found[-1].namespace, found[-1].process_id)
+        return tuple(it.process for it in found if it.process is not None), until

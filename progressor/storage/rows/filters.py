@@ -8,6 +8,9 @@ from psycopg.types.json import Jsonb
 
 from progressor.domain.views.filter import ProcessFilter
 
+EXAMINED_MAX = 50_000
+"""Processes that PostgreSQL examines at once for a filter that no index has."""
+
 _encode = msgspec.json.Encoder().encode
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints
-from progressor.domain.processes.process import process_key
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.process import ProcessStatus, process_key
 from progressor.domain.views.bulk import (
     NAMESPACE,
     OPERATIONS,
@@ -33,6 +34,7 @@ from tests.support.storage.store import (
     create_namespace,
     fresh_key,
     lent,
+    success,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -165,6 +167,29 @@ async def test_what_a_task_with_constraints_broke_is_applied_alone(
 
     bulk = await bulks.get(name)
     assert [(await bulks.apply(bulk, limit=9))[0] for _ in range(3)] == [1, 1, 0]
+
+
+async def test_a_snapshot_goes_on_where_enough_has_been_examined(
+    store: Store, bulks: Bulks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXAMINED_MAX", 2)
+    finished, _ = await store.ready(success(Complete())), await store.ready()
+    for _ in range(4):
+        store.clock.advance(HOUR)
+        await store.ready(success(Complete()))
+    store.clock.advance(HOUR)
+    request = BulkRequest(
+        operation_id="b", kind=BulkKind.NOTIFY, rate_max=None,
+        filter=ProcessFilter(namespace="orders", statuses=(ProcessStatus.RUNNING,)),
+    )  # fmt: skip
+    await bulks.start(request, {})
+
+    is_all = [await bulks.match("b") for _ in range(4)]
+    items = await bulks.items("b", failed=False, after=0, limit=9)
+
+    assert is_all == [False, False, False, True]
+    assert finished.process_id not in {it.process_id for it in items}
+    assert len(items) == 1
 
 
 async def test_following_ends_at_a_number_of_processes(

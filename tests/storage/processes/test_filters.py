@@ -17,7 +17,9 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery, place_of
 from progressor.storage.postgres.functions import Functions
+from progressor.storage.processes import listings
 from progressor.storage.replicas.counts import Counts
+from progressor.storage.rows.filters import EXAMINED_MAX, filter_document
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,
@@ -83,8 +85,22 @@ def random_filters(everything: Sequence[Process], count: int) -> list[ProcessFil
     ]
 
 
+async def all_pages(store: Store, query: ProcessQuery) -> list[tuple[Process, ...]]:
+    pages = []
+    while True:  # ends with the last page
+        page = await store.processes.page(query)
+        pages.append(tuple(it.process for it in page.listed))
+        if page.next_before is None:
+            return pages
+        assert query.before is None or page.next_before < query.before
+        query = dataclasses.replace(query, before=page.next_before)
+
+
 async def test_a_filter_finds_exactly_the_processes_that_match_it(
-    database: str, store: Store, observer: psycopg.Connection[Any]
+    database: str,
+    store: Store,
+    observer: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
     ids = ("a", "ab", "aBc", "a%", "a_b", "ä", "b'", "b\\", "o-1", "o-12", "o-2", "p")
@@ -109,13 +125,18 @@ async def test_a_filter_finds_exactly_the_processes_that_match_it(
     assert len(everything) == len(ids)
 
     with_large_namespaces = []
+    examined_max = EXAMINED_MAX
     for wanted in random_filters(everything, 300):
+        monkeypatch.setattr(listings, "EXAMINED_MAX", examined_max)
         found = await store.processes.list(ProcessQuery(filter=wanted, page_size=1000))
+        monkeypatch.setattr(listings, "EXAMINED_MAX", 3)
 
         assert found == tuple(it for it in everything if matches(wanted, it)), wanted
         if wanted.id_prefix:
             with_large_namespaces.append((wanted, found))
         assert (await counts.count(wanted, exact_max=len(ids))).count == len(found), wanted
+        pages = await all_pages(store, ProcessQuery(filter=wanted, page_size=2))
+        assert tuple(it for page in pages for it in page) == found, wanted
 
     observer.execute(
         "INSERT INTO progressor.process_counts SELECT name, NULL, 'running', 20001"
@@ -124,6 +145,35 @@ async def test_a_filter_finds_exactly_the_processes_that_match_it(
     for wanted, found in with_large_namespaces:
         query = ProcessQuery(filter=wanted, page_size=1000)
         assert await store.processes.list(query) == found, wanted
+
+
+@pytest.mark.parametrize("namespace", ["orders", ""])
+async def test_a_page_ends_where_enough_has_been_examined(
+    store: Store, monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    monkeypatch.setattr(listings, "EXAMINED_MAX", 4)
+    keys = []
+    for number in range(11):
+        store.clock.advance(MINUTE)
+        keys.append(await store.ready(success() if number in {0, 9} else success(Complete())))
+    running = ProcessFilter(namespace=namespace, statuses=(ProcessStatus.RUNNING,))
+
+    pages = await all_pages(store, ProcessQuery(filter=running, page_size=2))
+
+    assert [[it.key for it in page] for page in pages] == [[keys[9]], [], [keys[0]]]
+
+
+async def test_a_filter_without_a_value_is_not_looked_up_in_the_index_of_metadata(
+    store: Store, observer: psycopg.Connection[Any]
+) -> None:
+    """It would be read from end to end."""
+    wanted = [ProcessFilter(metadata={"x": {}}), ProcessFilter(metadata={"x": [[]]})]
+    for each in wanted:
+        await store.ready(success(metadata=each.metadata))
+        searched = _searched(observer, "SELECT {}.count_matching(%s, 9)", filter_document(each))
+        assert "processes_by_metadata" not in searched
+
+    assert [len(await store.processes.list(ProcessQuery(filter=it))) for it in wanted] == [1, 1]
 
 
 @pytest.mark.parametrize(("count", "index"), [(20_000, "by_creation"), (20_001, "pkey")])
@@ -151,7 +201,9 @@ async def test_the_beginning_of_an_id_is_looked_up_by_key_in_large_namespaces(
     }
 
 
-def _searched(observer: psycopg.Connection[Any], statement: LiteralString) -> set[str]:
+def _searched(
+    observer: psycopg.Connection[Any], statement: LiteralString, *values: object
+) -> set[str]:
     """Return the indexes of the processes that a statement searches."""
 
     def scans() -> dict[str, int]:
@@ -163,9 +215,11 @@ def _searched(observer: psycopg.Connection[Any], statement: LiteralString) -> se
         )
 
     before = scans()
+    observer.execute("SET enable_seqscan = off")
     observer.execute("SELECT pg_stat_force_next_flush()")
-    observer.execute(sql.SQL(statement).format(sql.Identifier(Functions().schema)))
+    observer.execute(sql.SQL(statement).format(sql.Identifier(Functions().schema)), values or None)
     observer.execute("SELECT pg_stat_force_next_flush()")
+    observer.execute("RESET enable_seqscan")
     return {name for name, count in scans().items() if count > before[name]}
 
 

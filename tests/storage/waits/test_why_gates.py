@@ -12,7 +12,7 @@ from progressor.domain.gates.constraint import Constraints, GateHold, Order, Ver
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
-from progressor.domain.views.process import ProcessQuery, place_of
+from progressor.domain.views.process import ProcessQuery
 from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
@@ -417,7 +417,7 @@ class TestAList:
             pages.append([it.process.key for it in page.listed])
             if page.next_before is None:
                 break
-            query = dataclasses.replace(query, before=place_of(page.next_before))
+            query = dataclasses.replace(query, before=page.next_before)
 
         assert sorted(it.process_id for page in pages for it in page) == sorted(
             it.process_id for it in wanted

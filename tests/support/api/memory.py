@@ -28,6 +28,7 @@ from progressor.domain.views.process import (
     ProcessQuery,
     ProcessView,
     TaskTrace,
+    place_of,
 )
 from progressor.domain.views.wait import Wait
 from progressor.storage.jobs.jobs import Jobs
@@ -165,7 +166,7 @@ class MemoryProcesses:
                 Listed(process=each, first_wait=self.first.get(each.key.process_id))
                 for each in page
             ),
-            next_before=page[-1] if len(found) > len(page) else None,
+            next_before=place_of(page[-1]) if len(found) > len(page) else None,
         )
 
 

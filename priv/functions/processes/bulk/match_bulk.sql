@@ -3,11 +3,12 @@
 -- without a task; and the processes of the operations themselves. An operation that follows takes up what matches
 -- later too: once all have been read, the next call begins anew. It leaves out the processes that it has taken up,
 -- unless they were skipped and have broken again since: so none is changed twice, even if it breaks again each time.
--- Locks: the operation. p_limit: how many processes it reads. p_followed_max: how many items an operation may have
+-- Locks: the operation. p_limit: how many processes it reads, p_examined_max: examines (list_processes). p_followed_max: how many items an operation may have
 -- before it stops to follow.
 -- Returns: whether all have been read.
 CREATE FUNCTION match_bulk(
-    p_now timestamptz, p_namespace text, p_operation_id text, p_limit integer, p_followed_max integer
+    p_now timestamptz, p_namespace text, p_operation_id text, p_limit integer, p_examined_max integer,
+    p_followed_max integer
 )
 RETURNS boolean
 SET jit = off
@@ -15,7 +16,7 @@ AS $$
 DECLARE
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_bulk   bulk_operations%ROWTYPE;
-    v_page   record;  -- how many were added and read, and the last
+    v_page   record;  -- how many were added, whether they are all, and the last
     v_is_all boolean;
 BEGIN
     SELECT * INTO v_bulk FROM bulk_operations o WHERE o.operation_id = p_operation_id
@@ -40,7 +41,8 @@ BEGIN
                 ELSE v_bulk.filter || jsonb_build_object('created_to', least(
                     (v_bulk.filter ->> 'created_to')::timestamptz, v_bulk.created_at))
             END,
-            v_bulk.after_created_at, v_bulk.after_namespace, v_bulk.after_process_id, p_limit) p
+            v_bulk.after_created_at, v_bulk.after_namespace, v_bulk.after_process_id, p_limit,
+            p_examined_max) p
     ),
     matched AS (
         SELECT p.*, CASE WHEN v_bulk.kind = 'cancel' THEN coalesce(
@@ -48,7 +50,7 @@ BEGIN
                 WHERE (r.slot, r.namespace, r.process_id) = (p.slot, p.namespace, p.process_id)),
             (find_first_task(p.slot, p.namespace, p.process_id)).task_id) END AS task_id
         FROM page p
-        WHERE p.namespace <> p_namespace
+        WHERE p.namespace <> p_namespace AND p.status IS NOT NULL
             AND CASE
                 WHEN v_bulk.follow THEN NOT EXISTS (
                     SELECT
@@ -75,13 +77,14 @@ BEGIN
         WHERE v_bulk.kind <> 'cancel' OR m.task_id IS NOT NULL
         RETURNING 1
     )
-    SELECT (SELECT count(*) FROM added) AS added, (SELECT count(*) FROM page) AS read, p.created_at,
-        p.namespace, p.process_id
+    SELECT (SELECT count(*) FROM added) AS added,
+        (SELECT count(*) < p_limit AND count(*) = count(p.status) FROM page p) AS is_all,
+        p.created_at, p.namespace, p.process_id
     INTO v_page
     FROM page p
     ORDER BY p.created_at, p.namespace COLLATE "C", p.process_id COLLATE "C"
     LIMIT 1;
-    v_is_all := coalesce(v_page.read, 0) < p_limit;
+    v_is_all := coalesce(v_page.is_all, true);
     UPDATE bulk_operations o
     SET matched_count = o.matched_count + coalesce(v_page.added, 0),
         updated_at = CASE WHEN o.state = 'matching' OR v_page.added > 0 THEN v_now ELSE o.updated_at END,

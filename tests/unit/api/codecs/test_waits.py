@@ -16,13 +16,14 @@ from progressor.domain.gates.constraint import GateHold, Order, Version
 from progressor.domain.gates.gate import GateHolder
 from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.policy import Pause
-from progressor.domain.processes.process import Process, ProcessStatus
+from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views import why
 from progressor.domain.views.process import (
     AwaitedReply,
     HistoryPage,
     Listed,
+    Place,
     ProcessPage,
     ProcessView,
     Replies,
@@ -176,13 +177,13 @@ def test_a_list_that_is_too_large_continues_after_the_last_process_sent() -> Non
     large = make_process(detail="x" * (responses.PAGE_BYTES_MAX // 2), status=ProcessStatus.ERROR)
     listed = [Listed(process=large, first_wait=None)] * 3
 
-    response = responses.list_to_wire(a_page(*listed, next_before=make_process()))
+    response = responses.list_to_wire(a_page(*listed, next_before=place_of(make_process())))
 
     assert len(response.processes) == 1
     assert response.next_page_token == page_tokens.PROCESSES.write(place_of(large))
 
 
-def a_page(*listed: Listed, next_before: Process | None = None) -> ProcessPage:
+def a_page(*listed: Listed, next_before: Place | None = None) -> ProcessPage:
     return ProcessPage(listed=listed, next_before=next_before)
 
 

@@ -5,11 +5,10 @@
 -- Returns: the conditions; 'true' if everything matches.
 CREATE FUNCTION filter_conditions(p_filter jsonb)
 RETURNS text
-LANGUAGE sql
 STABLE
-SET search_path FROM CURRENT
 AS $$
-    SELECT coalesce(nullif(concat_ws(' AND ',
+BEGIN
+    RETURN (SELECT coalesce(nullif(concat_ws(' AND ',
         'p.namespace = ' || quote_literal(f.namespace) || ' COLLATE "C"',
         CASE WHEN f.statuses = '{error}' OR f.failure_id IS NOT NULL OR f.failure_reason IS NOT NULL
                 OR f.broken_from IS NOT NULL OR f.broken_to IS NOT NULL
@@ -17,7 +16,9 @@ AS $$
         'p.status = ANY (' || quote_literal(f.statuses) || '::process_status[])',
         'p.created_at >= ' || quote_literal(f.created_from),
         'p.created_at < ' || quote_literal(f.created_to),
-        'p.metadata @> ' || quote_literal(f.metadata),
+        -- The other form keeps the index from being used.
+        CASE WHEN has_scalar(f.metadata) THEN 'p.metadata' ELSE 'coalesce(p.metadata, ''{}'')' END
+            || ' @> ' || quote_literal(f.metadata),
         'p.failure_id COLLATE "C" = ' || quote_literal(f.failure_id),
         'p.failure_reason COLLATE "C" = ' || quote_literal(f.failure_reason),
         'p.broken_at >= ' || quote_literal(f.broken_from),
@@ -27,5 +28,6 @@ AS $$
     FROM jsonb_to_record(p_filter) AS f (
         namespace text, statuses process_status[], created_from timestamptz, created_to timestamptz,
         metadata jsonb, failure_id text, failure_reason text, broken_from timestamptz,
-        broken_to timestamptz, id_prefix text)
+        broken_to timestamptz, id_prefix text));
+END;
 $$;
