@@ -430,8 +430,7 @@ CREATE TABLE progressor.process_counts (
     process_count bigint NOT NULL
 ) WITH (
     autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=2000,
-    vacuum_truncate=false
+    autovacuum_vacuum_threshold=2000
 );
 
 CREATE TABLE progressor.processes (

@@ -133,6 +133,30 @@ async def test_writers_compactions_and_scans_do_not_disturb_each_other(
     assert broken_invariants(observer) == {}
 
 
+async def test_the_counts_are_small_again_after_many_changes_in_one_transaction(
+    counts: Counts, observer: psycopg.Connection[Any]
+) -> None:
+    """Such as those that are made while a long one keeps VACUUM from removing the merged rows."""
+
+    def pages() -> int:
+        [(size,)] = observer.execute(
+            "SELECT pg_relation_size('progressor.process_counts')"
+            " / current_setting('block_size')::integer"
+        ).fetchall()
+        return int(size)
+
+    observer.execute(
+        "INSERT INTO progressor.process_counts"
+        " SELECT 'orders', NULL, 'running', 1 FROM generate_series(1, 50000)"
+    )
+    most = pages()
+    for _ in range(3):
+        await counts.compact(rows_max=-9)
+        observer.execute("VACUUM progressor.process_counts")
+
+    assert pages() < most / 10
+
+
 async def test_while_an_older_release_runs_the_counts_are_estimates_and_scanned(
     store: Store, counts: Counts, observer: psycopg.Connection[Any]
 ) -> None:
