@@ -166,7 +166,7 @@ class BulkOperation(_message.Message):
     """It stops when more than this share of the last failed_window results are failures."""
     failed_window: _builtins.int
     stop_reason: _builtins.str
-    """Why it stopped or failed."""
+    """Why it stopped or failed; or, until it gets on, why its last step is run again."""
     matched_count: _builtins.int
     """Processes noted so far; all of them once the state is not MATCHING and it does not follow."""
     done_count: _builtins.int

@@ -107,7 +107,7 @@ class BulkRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOperation:
-    """An operation and how far it is. ``stop_reason`` is set where it is stopped or failed.
+    """An operation and how far it is. ``stop_reason`` is set where it does not go on.
 
     ``created_at`` is the instant of the snapshot; ``updated_at`` that of the last progress.
     ``phase`` is the state as if its process were not in error. ``error_count``: of the processes

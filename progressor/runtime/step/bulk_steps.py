@@ -7,6 +7,7 @@ the transactions that make it: a step that is lost with its replica is simply ru
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import logging
@@ -64,7 +65,11 @@ class BulkSteps:
             return await self._work(task.key.process_id)
         except errors.ProcessNotFoundError:
             return _rejected("processes of this namespace are started by BulkService alone")
-        except errors.StorageUnavailableError:
+        except errors.StorageUnavailableError as error:
+            name = task.key.process_id
+            _log.warning("bulk step is run again", extra={"operation_id": name, "why": str(error)})
+            with contextlib.suppress(errors.StorageError):
+                await self.bulks.note_delay(name, str(error))
             return Released()
         except errors.StorageRefusedError as error:
             message = "PostgreSQL cannot find out which processes match; its log has the reason"

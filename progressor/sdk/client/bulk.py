@@ -97,9 +97,10 @@ class BulkFilter:
 class BulkOperation:
     """An operation and its progress.
 
-    ``rate_max``: processes per second; None: unlimited. ``stop_reason``: why it stopped or failed.
-    ``follow``: it also takes up what matches later. ``matched_count`` grows while it is MATCHING or
-    follows. A process has one of the three results, or none yet.
+    ``rate_max``: processes per second; None: unlimited. ``stop_reason``: why it stopped or failed,
+    or why its last step is run again. ``follow``: it also takes up what matches later.
+    ``matched_count`` grows while it is MATCHING or follows. A process has one of the three results,
+    or none yet.
 
     Of a retry, repair or notification, done means requested. ``error_count``: how many of these
     processes are in error now; ``waiting_count``: of how many others the requested step has not

@@ -159,6 +159,10 @@ class Bulks:
         await self._context.execute(_SQL["stop_bulk"], operation_id=operation_id, reason=reason)
         return await self.get(operation_id)
 
+    async def note_delay(self, operation_id: str, why: str) -> None:
+        """Note why an operation does not get on, until its next chunk."""
+        await self._context.execute(_SQL["note_delay"], operation_id=operation_id, why=why)
+
     async def delete(self) -> bool:
         """Delete some items of an operation without a process; return whether there was one."""
         [count] = await self._context.call(self._delete, namespace=OPERATIONS, limit=DELETED_MAX)

@@ -10,7 +10,7 @@ SELECT o.operation_id, o.kind,
     END AS state,
     o.filter, o.reason, o.author, o.rate_max, o.failed_share_max, o.failed_window, o.follow,
     CASE
-        WHEN o.ended_at IS NULL THEN coalesce(p.end_reason, p.detail, '') ELSE o.stop_reason
+        WHEN o.ended_at IS NULL THEN coalesce(p.end_reason, p.detail, o.stop_reason) ELSE o.stop_reason
     END AS stop_reason,
     o.created_at, o.updated_at, coalesce(o.ended_at, p.finished_at) AS ended_at, o.matched_count, o.done_count, o.skipped_count,
     o.failed_count, s.phase
@@ -70,6 +70,12 @@ SET state = CASE
         WHEN follow AND state = 'running' AND next_item > matched_count THEN 'done' ELSE 'stopped' END,
     stop_reason = %(reason)s, ended_at = coalesce(%(now)s, clock_timestamp()),
     updated_at = coalesce(%(now)s, clock_timestamp())
+WHERE operation_id = %(operation_id)s AND ended_at IS NULL
+
+-- name: note_delay
+-- Notes why a bulk operation does not get on; the next chunk clears it. Locks: the operation.
+UPDATE progressor.bulk_operations
+SET stop_reason = %(why)s
 WHERE operation_id = %(operation_id)s AND ended_at IS NULL
 
 -- name: list_items

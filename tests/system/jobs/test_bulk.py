@@ -21,6 +21,7 @@ from progressor.sdk import (
     ScheduledStart,
     ScheduleSpec,
 )
+from progressor.storage.jobs.bulks import Bulks
 from tests.support.engine.replica import Env, Replica, answering, broken, open_env, running_replica
 from tests.support.processor.scripted import Hang
 
@@ -219,6 +220,37 @@ async def test_it_stops_at_a_share_of_failures_or_on_request(env: Env) -> None:
     assert [it.operation_id async for it in env.client.bulk.list(page_size=1)][:2] == [
         slow.operation_id, bulk.operation_id,
     ]  # fmt: skip
+
+
+async def test_one_that_does_not_get_on_says_why(
+    env: Env, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await env.broken("p0", answering())
+    noted, is_slow = asyncio.Event(), True
+    match, note = Bulks.match, Bulks.note_delay
+
+    async def slow(self: Bulks, operation_id: str) -> bool:
+        if is_slow:
+            raise errors.StorageUnavailableError("too slow")
+        return await match(self, operation_id)
+
+    async def tell(self: Bulks, operation_id: str, why: str) -> None:
+        await note(self, operation_id, why)
+        noted.set()
+
+    monkeypatch.setattr(Bulks, "match", slow)
+    monkeypatch.setattr(Bulks, "note_delay", tell)
+    bulk = await env.client.bulk.start(BulkKind.RETRY)
+    await noted.wait()
+    delayed = await env.client.bulk.get(bulk.operation_id)
+    is_slow = False
+    bulk = await ended(env.client, bulk)
+
+    why = "storage is unavailable: too slow"
+    assert (delayed.state, delayed.stop_reason) == (BulkState.MATCHING, why)
+    assert (bulk.state, bulk.stop_reason) == (BulkState.DONE, "")
+    [said, *_] = [it for it in caplog.records if it.message == "bulk step is run again"]
+    assert (vars(said)["operation_id"], vars(said)["why"]) == (bulk.operation_id, why)
 
 
 async def test_one_that_follows_takes_up_each_process_once_until_it_is_stopped(

@@ -122,7 +122,8 @@ BEGIN
         next_item = coalesce(v_next, v_bulk.matched_count + 1),
         state = CASE WHEN o.state = 'running' THEN v_state ELSE o.state END,
         stop_reason = CASE
-            WHEN o.state = 'running' AND v_state = 'stopped' THEN v_reason ELSE o.stop_reason END,
+            WHEN o.state <> 'running' THEN o.stop_reason WHEN v_state = 'stopped' THEN v_reason ELSE ''
+        END,
         ended_at = CASE WHEN o.state = 'running' AND v_state <> 'running' THEN v_now ELSE o.ended_at END
     WHERE o.operation_id = p_operation_id;
 END;

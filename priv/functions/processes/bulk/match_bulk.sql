@@ -91,7 +91,7 @@ BEGIN
         after_created_at = CASE WHEN NOT v_is_all THEN v_page.created_at END,
         after_namespace = CASE WHEN NOT v_is_all THEN v_page.namespace END,
         after_process_id = CASE WHEN NOT v_is_all THEN v_page.process_id END,
-        state = CASE WHEN v_is_all THEN 'running' ELSE o.state END
+        state = CASE WHEN v_is_all THEN 'running' ELSE o.state END, stop_reason = ''
     WHERE o.operation_id = p_operation_id;
     RETURN v_is_all;
 END;
