@@ -20,6 +20,7 @@ from progressor.cli.input.options import (
 from progressor.cli.output import Column, facts, instant_text, one_line, plain, show, table
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import Pause, RetryPolicy
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.sdk.values.namespaces import NamespaceConfig, OnError, ZombiePolicy
 from progressor.settings.decoding import Given, keys_of
 from progressor.settings.namespaces import NamespaceTable, decode_namespace
@@ -122,7 +123,8 @@ async def pause(
     async def one(client: "Client", name: str) -> NamespaceConfig:
         return await client.namespaces.pause(name, reason=reason, author=by, refuse=refuse)
 
-    await _each(names, one, every=every, engine=engine)
+    # Bulk operations are of use while the namespaces of their processes are paused.
+    await _each(names, one, every=every, without=(OPERATIONS,), engine=engine)
 
 
 async def resume(*names: str, every: All = False, engine: EngineOptions = EngineOptions()) -> None:
@@ -188,15 +190,16 @@ async def _each(
     change: Callable[["Client", str], Awaitable[NamespaceConfig]],
     *,
     every: bool,
+    without: Sequence[str] = (),
     engine: EngineOptions,
 ) -> None:
-    """Change the namespaces of these names, or all, and print them."""
+    """Change the namespaces of these names, or all `without` some, and print them."""
     if bool(names) == every:
         raise bad_input("NAMES", "either names or --all must be given")
     async with client_of(engine) as client:
         if every:
             listed = client.namespaces.list(page_size=PAGE_MAX)
-            names = [it.name async for it in listed]
+            names = [it.name async for it in listed if it.name not in without]
         found = [await change(client, name) for name in names]
     show({"namespaces": found}, table(_NAMESPACES, found), as_json=engine.json)
 

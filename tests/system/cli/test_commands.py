@@ -554,3 +554,20 @@ def test_namespaces_are_read_and_deleted(engine: ScriptedEngine, cli: Cli) -> No
     assert cli("namespace", "list", "--json").document["namespaces"][0]["name"] == "orders"
     assert cli("namespace", "get", "orders").code == 0
     assert cli("namespace", "delete", "orders").out == "deleted namespace orders\n"
+
+
+def test_to_pause_all_namespaces_leaves_bulk_operations_alone(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    engine.answers["ListNamespaces"] = namespace_service_pb2.ListNamespacesResponse(
+        namespaces=[
+            namespace_service_pb2.Namespace(name=it) for it in ("orders", "progressor.operations")
+        ]
+    )
+
+    assert cli("namespace", "pause", "--all", "--reason", "maintenance").code == 0
+    paused = [it.name for it in engine.requests if hasattr(it, "author")]
+    assert cli("namespace", "pause", "progressor.operations", "--reason", "x").code == 0
+
+    assert paused == ["orders"]
+    assert engine.requests[-1].name == "progressor.operations"
