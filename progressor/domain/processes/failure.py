@@ -42,7 +42,7 @@ def _without(process_id: str, text: str) -> str:
 
     By hand: an expression for each process takes longer to compile than the message to read.
     """
-    found, *others = text.split(process_id)
+    found, *others = text.split(process_id) if process_id else [text]
     for other in others:
         is_part = _WORD.match(found[-1:]) or _WORD.match(other)
         found += f"{process_id if is_part else '*'}{other}"

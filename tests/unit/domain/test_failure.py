@@ -42,3 +42,7 @@ def test_a_long_message_is_normalized_in_time() -> None:
 @example("a", 128, "1")
 def test_a_run_that_almost_matches_is_normalized_in_time(piece: str, count: int, end: str) -> None:
     assert len(normalized(f"1{piece * count}{end}", ID)) <= MESSAGE_CHARACTERS_MAX
+
+
+def test_a_message_without_a_process_is_normalized_too() -> None:
+    assert normalized("declined 7 times", "") == "declined * times"
