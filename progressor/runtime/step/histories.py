@@ -135,10 +135,10 @@ class StepHistories:
     stored: Histories
     cache: HistoryCache
 
-    async def with_memos(self, task: RunningTask) -> RunningTask:
-        """Return a task with the memos of its earlier attempts."""
-        memos = await self.stored.memos(task.key, task.task_id)
-        return dataclasses.replace(task, memos=memos)
+    async def with_memos(self, task: RunningTask) -> RunningTask | None:
+        """Return a task with the memos of its earlier attempts; None if its lease is lost."""
+        memos = await self.stored.memos(task.key, task.task_id, task.token)
+        return None if memos is None else dataclasses.replace(task, memos=memos)
 
     async def read(self, task: RunningTask, namespace: Namespace) -> tuple[Event, ...] | Failed:
         """Return the events that go with a task, or why the step fails without them."""

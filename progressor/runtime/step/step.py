@@ -296,7 +296,12 @@ class Steps:
                     return handed
                 task = handed
             if task.has_memos:
-                task = await self.histories.with_memos(task)
+                remembering = await self.histories.with_memos(task)
+                if remembering is None:
+                    # Its process has ended since the claim, and the memos with it: a processor
+                    # that was asked without them would do again what they stand for.
+                    return Released()
+                task = remembering
             history = await self.histories.read(task, namespace)
         except errors.StorageUnavailableError:
             # The processor needs the history. The settlement waits for PostgreSQL and releases the

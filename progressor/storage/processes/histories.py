@@ -22,8 +22,8 @@ EVENTS_MAX = 1000
 
 
 class _Memo(NamedTuple):
-    key: str
-    value: bytes
+    key: str | None
+    value: bytes | None
 
 
 class Histories:
@@ -61,9 +61,17 @@ class Histories:
             room = None if room is None else room - len(page)
         return HistoryPage(events=tuple(events), next_after=None)
 
-    async def memos(self, key: ProcessKey, task_id: int) -> dict[str, bytes]:
-        """Read the memos of a task; only the holder of its lease can add one."""
-        return dict(await self._context.read(_Memo, _SQL["read_memos"], key, task_id=task_id))
+    async def memos(self, key: ProcessKey, task_id: int, token: int) -> dict[str, bytes] | None:
+        """Read the memos of a task, to which only the holder of its lease can add one.
+
+        Return None if the lease has been lost, since the memos may have gone with it.
+        """
+        rows = await self._context.read(
+            _Memo, _SQL["read_memos"], key, task_id=task_id, token=token
+        )
+        if not rows:
+            return None
+        return {key: value for key, value in rows if key is not None and value is not None}
 
     async def _page(
         self, key: ProcessKey, direction: Direction, *, after: int, last: int, limit: int

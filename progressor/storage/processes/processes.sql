@@ -78,7 +78,9 @@ FROM progressor.processes
 WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
 
 -- name: read_memos
--- Reads the memos of a task. Locks: none.
-SELECT key, value
-FROM progressor.memos
-WHERE (slot, namespace, process_id, task_id) = (%(slot)s, %(namespace)s, %(process_id)s, %(task_id)s)
+-- Reads the memos of a leased task: one row without a key if it has none, no row if the lease is lost. Locks: none.
+SELECT m.key, m.value
+FROM progressor.running r
+LEFT JOIN progressor.memos m USING (slot, namespace, process_id, task_id)
+WHERE (r.slot, r.namespace, r.process_id, r.task_id, r.token)
+    = (%(slot)s, %(namespace)s, %(process_id)s, %(task_id)s, %(token)s)

@@ -53,8 +53,8 @@ async def next_attempt(store: Store, task: RunningTask) -> RunningTask:
     return claimed.task
 
 
-async def memos_of(store: Store, task: RunningTask) -> dict[str, bytes]:
-    return await Histories(store.context).memos(task.key, task.task_id)
+async def memos_of(store: Store, task: RunningTask) -> dict[str, bytes] | None:
+    return await Histories(store.context).memos(task.key, task.task_id, task.token)
 
 
 @pytest.mark.parametrize("outcome", [FAILED, Lost(), Released(), UNREACHABLE])
@@ -66,7 +66,9 @@ async def test_the_next_attempt_has_the_memos(store: Store, outcome: Outcome) ->
 
     assert (call.has_memos, again.has_memos) == (False, True)
     assert await memos_of(store, again) == {"pay": b"pay", "ship": b"ship"}
+    assert await memos_of(store, call) is None
     await store.settled(again, success())
+    assert await memos_of(store, again) is None
     assert await store.memos(call.key) == {}
 
 

@@ -144,6 +144,14 @@ class MemoryHistories:
         """Whether a read tells that there is more than fits."""
         self.refuses = False
         """Whether PostgreSQL cannot read what it has."""
+        self.kept_memos: dict[str, bytes] | None = None
+        """None once the lease is lost."""
+
+    async def memos(self, key: ProcessKey, task_id: int, token: int) -> dict[str, bytes] | None:
+        assert key.process_id
+        assert task_id
+        assert token
+        return self.kept_memos
 
     async def read(
         self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int

@@ -237,6 +237,22 @@ async def test_no_processor_is_asked_without_the_history(
         assert entry.settlement.error.reason == reason
 
 
+@pytest.mark.parametrize("memos", [{"pay": b"paid"}, {}, None])
+async def test_no_processor_is_asked_without_the_memos_that_went_with_the_lease(
+    harness: Harness, memos: dict[str, bytes] | None
+) -> None:
+    harness.histories.kept_memos = memos
+
+    await harness.run_step(make_task(has_memos=True))
+
+    (entry,) = harness.settlements.entries
+    if memos is None:
+        assert harness.processor.asked == []
+        assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
+    else:
+        assert [task.memos for task, _, _ in harness.processor.asked] == [memos]
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
