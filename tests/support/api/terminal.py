@@ -22,8 +22,9 @@ SHOW_CURSOR = "\x1b[?25h"
 _HOME = "\x1b[H"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # A terminal belongs to the session that first asks for it.
+# A shell starts what it runs in the background with SIGINT ignored, and all inherit that.
 _TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; "
+    "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
 
