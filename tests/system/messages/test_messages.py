@@ -299,7 +299,7 @@ async def test_why_names_the_reply_that_a_process_waits_for(
             f"The process waits for the reply 'picked' of {warehouse.namespace}/w "
             f"(call, sent by task {sender.task_id} at "
         )
-        assert answers[1:] == [requested.explanation]
+        assert requested.explanation in answers
         assert requested.explanation.startswith(
             f"Process {shop.namespace}/order waits for the answer of task {retried.task_id} (call"
         )
