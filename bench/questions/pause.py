@@ -60,8 +60,8 @@ async def _pause(env: Env, client: Client, pace: Pace) -> tuple[int, float, floa
     await client.namespaces.resume(namespace)
     resumed = time.monotonic()
     await asyncio.sleep(max(pace.seconds, 2.0))
-    told = (await processor.ask(bins=True))["bins"]
-    bins = {int(number): count for number, count in told.items()}
+    answer = await processor.ask(bins=True)
+    bins = {int(number): count for number, count in answer["bins"].items()}
 
     def begun_between(start: float, end: float) -> int:
         return sum(bins.get(each, 0) for each in range(_bin(start), _bin(end)))

@@ -115,8 +115,8 @@ class RetryPolicy(_message.Message):
 
     @_builtins.property
     def elapsed_max(self) -> _duration_pb2.Duration:
-        """There are no more retries once attempts and the waits between them have taken so long. Other waits, such
-        as for a processor that cannot be reached, do not count. Absent: no limit.
+        """A task is not retried once its attempts and the waits between them have taken this long. Other waits,
+        such as for a processor that cannot be reached, do not count. Absent: no limit.
         """
 
     @_builtins.property

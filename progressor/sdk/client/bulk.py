@@ -104,7 +104,7 @@ class BulkOperation:
 
     Of a retry, repair or notification, done means requested. ``error_count``: how many of these
     processes are in error now; ``waiting_count``: of how many others the requested step has not
-    ended. Both are None unless `Bulk.get` is told to count, and look at the last 100,000 processes.
+    ended. Both cover the last 100,000 processes, and are None unless `Bulk.get` is asked to count.
     """
 
     operation_id: str

@@ -1,7 +1,7 @@
 -- Retention: deletes up to p_limit items of a bulk operation whose process has been deleted, the last ones first, and
 -- the operation with the first one. Until then its id is not free.
 -- Locks: the operation, SKIP LOCKED; then its items.
--- Returns: how many rows are gone; 0: there is no such operation.
+-- Returns: how many rows were deleted; 0 if there is no such operation.
 CREATE FUNCTION delete_bulk(p_namespace text, p_limit integer)
 RETURNS integer
 BY KEY

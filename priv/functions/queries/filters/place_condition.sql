@@ -1,6 +1,6 @@
 -- Writes that a row `p` of `processes` is on one side of a place in the order of List, for EXECUTE. The first condition
 -- bounds the scan of processes_by_creation; the second alone would not.
--- Returns: the condition; null: there is no place.
+-- Returns: the condition; null if no place is given.
 CREATE FUNCTION place_condition(p_operator text, p_at timestamptz, p_namespace text, p_process_id text)
 RETURNS text
 STABLE
