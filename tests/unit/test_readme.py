@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import functools
 import inspect
+import itertools
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import pytest
@@ -71,6 +72,9 @@ _ERROR = re.compile(
     r"\*\*Action\.\*\* .+$",
     re.MULTILINE,
 )
+
+_Match: TypeAlias = Callable[[str, str], "re.Match[str] | None"]
+_END = "\n(the end)"  # a word of no page
 
 # What a client never meets as a status: it ends a step, or a command.
 _NOT_ON_THE_WIRE = frozenset({"INTERNAL", "REJECTED", "INVALID_ANSWER"})
@@ -544,27 +548,50 @@ def _commands(session: str) -> Iterator[tuple[str, str]]:
 
 
 def assert_shown(expected: str, printed: str) -> None:
-    """Check that a command printed what is shown: any number, any spaces; … is anything."""
-    words = [word for line in expected.splitlines() for word in (*line.split(), "\n")]
-    pattern = r"\s*".join(_pattern(word) for word in words)
-    assert re.fullmatch(rf"\s*{pattern}\s*", printed, re.DOTALL), (
-        f"the page shows\n{expected}\nand there was\n{printed}"
-    )
+    """Check that a command printed what is shown: any number, any spaces; … is anything.
+
+    What is between two … is searched for from where the one before ended, and from no earlier
+    place: a page that differs is found out in one pass.
+    """
+    rest = printed.strip()
+    *segments, last = (it.split() for it in expected.split("…"))
+    match: _Match = re.match
+    for words in (*segments, [*last, _END]):
+        found = match(_pattern(words), rest)
+        if found is None:
+            number = next(it for it in itertools.count(1) if not match(_pattern(words[:it]), rest))
+            pytest.fail(
+                f"the page shows {words[number - 1]!r} after {' '.join(words[: number - 1])!r}, "
+                f"which is not in\n{rest}\nThe page shows\n{expected}\nand there was\n{printed}"
+            )
+        rest, match = rest[found.end() :], re.search
 
 
-def _pattern(word: str) -> str:
-    if word == "\n":
-        return ""
-    parts = re.split(r"(…|\d+(?:\.\d+)?|\bm?s\b)", word)
-    return "".join(map(_piece, parts))
+def _pattern(words: Sequence[str]) -> str:
+    return r"\s*".join(r"\Z" if word is _END else _word(word) for word in words)
+
+
+def _word(word: str) -> str:
+    return "".join(map(_piece, re.split(r"(\d+(?:\.\d+)?|\bm?s\b)", word)))
 
 
 def _piece(part: str) -> str:
-    if part == "…":
-        return ".*"
     if part[:1].isdigit():
         return r"\d+(?:\.\d+)?"
     return r"m?s" if part in {"ms", "s"} else re.escape(part)
+
+
+def test_a_page_that_differs_names_the_first_word_that_does() -> None:
+    rows = [f"name-{number}  …  …  waits for 7 ms" for number in range(300)]
+    printed = "\n".join(row.replace("…", "12 of 30") for row in rows)
+
+    assert_shown("\n".join(rows), printed.replace("7 ms", "0.8 s"))
+    for was, differs in (("name-299", "other-299"), ("waits", "runs"), ("7 ms", "soon")):
+        changed = [*rows[:-1], rows[-1].replace(was, differs)]
+        with pytest.raises(pytest.fail.Exception, match=f"shows '{differs}'"):
+            assert_shown("\n".join(changed), printed)
+    with pytest.raises(pytest.fail.Exception, match="the end"):
+        assert_shown("\n".join(rows), f"{printed}\nmore")
 
 
 @pytest.mark.parametrize("pages", [[README], pages_in_order()], ids=["README", "docs"])
