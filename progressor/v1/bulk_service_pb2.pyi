@@ -249,7 +249,7 @@ class PreviewBulkRequest(_message.Message):
     kind: Global___BulkKind.ValueType
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
-        """Absent: all processes of all namespaces. Without statuses: those that the kind applies to."""
+        """Absent: all processes of all namespaces but progressor.operations. Without statuses: those that the kind applies to."""
 
     def __init__(
         self,

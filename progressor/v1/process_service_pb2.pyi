@@ -1201,7 +1201,7 @@ class ListRequest(_message.Message):
     """From ListResponse.next_page_token. Empty: from the newest."""
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
-        """Absent: all processes of all namespaces."""
+        """Absent: all processes of all namespaces but progressor.operations."""
 
     @_builtins.property
     def causes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.WaitCause.ValueType]:
@@ -1259,7 +1259,7 @@ class CountRequest(_message.Message):
     """Up to how many it counts one by one, 1 .. 1,000,000. 0: 100,000."""
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
-        """Absent: all processes of all namespaces."""
+        """Absent: all processes of all namespaces but progressor.operations."""
 
     def __init__(
         self,

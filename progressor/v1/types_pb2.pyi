@@ -452,7 +452,7 @@ class ProcessFilter(_message.Message):
     BROKEN_TO_FIELD_NUMBER: _builtins.int
     ID_PREFIX_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
-    """Empty: all namespaces."""
+    """Empty: all namespaces but progressor.operations, whose processes are the bulk operations."""
     failure_id: _builtins.str
     """Only broken processes of this group of failures (Process.failure_id)."""
     failure_reason: _builtins.str

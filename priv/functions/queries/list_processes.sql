@@ -69,7 +69,9 @@ BEGIN
             CASE
                 WHEN v_found IS NOT NULL THEN '(SELECT) n'
                 WHEN p_filter ? 'namespace' THEN format('(SELECT %L::text) n (name)', p_filter ->> 'namespace')
-                ELSE 'namespaces n'
+                ELSE format(
+                    '(SELECT n.name FROM namespaces n WHERE n.name IS DISTINCT FROM %L) n',
+                    p_filter ->> 'but_namespace')
             END,
             CASE
                 WHEN v_found IS NOT NULL THEN format('p.ctid = ANY (%L::tid[])', v_found)

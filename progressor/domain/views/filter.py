@@ -11,9 +11,10 @@ from progressor.domain.processes.process import ProcessStatus
 class ProcessFilter:
     """Matches processes that match each field; a field with its default matches all.
 
-    ``namespace`` "" is all of them. The spans contain their first instant and not their last.
-    ``failure_id`` is a group of failures, ``broken_from`` and ``broken_to`` the time of breaking:
-    like ``failure_reason``, they match only processes in error.
+    ``namespace`` "" is all of them but the engine's own, OPERATIONS. The spans contain their first
+    instant and not their last. ``failure_id`` is a group of failures, ``broken_from``
+    and ``broken_to`` the time of breaking: like ``failure_reason``, they match only processes in
+    error.
     """
 
     namespace: str = ""

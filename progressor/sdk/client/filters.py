@@ -14,11 +14,12 @@ from progressor.v1 import types_pb2
 class FilterOptions(RequestOptions, total=False):
     """Options of the requests about many processes: those that match all of them.
 
-    ``all_namespaces``: of all namespaces. ``statuses``: in one of these. ``created_from``,
-    ``created_to``: created at or after, before an instant. ``metadata``: their metadata contains
-    all of this. ``failure_id``: broken, of this group of failures. ``failure_reason``: a failure
-    with this reason broke them. ``broken_from``, ``broken_to``: they broke at or after, before an
-    instant, and are still in error. ``id_prefix``: their id begins with this.
+    ``all_namespaces``: of all namespaces but ``progressor.operations``, which has to be named.
+    ``statuses``: in one of these. ``created_from``, ``created_to``: created at or after, before an
+    instant. ``metadata``: their metadata contains all of this. ``failure_id``: broken, of this
+    group of failures. ``failure_reason``: a failure with this reason broke them. ``broken_from``,
+    ``broken_to``: they broke at or after, before an instant, and are still in error.
+    ``id_prefix``: their id begins with this.
     """
 
     all_namespaces: bool

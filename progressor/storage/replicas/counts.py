@@ -15,6 +15,7 @@ from typing import NamedTuple
 from psycopg.conninfo import make_conninfo
 
 from progressor.domain.processes.process import ProcessCount, ProcessCounts
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
@@ -65,7 +66,11 @@ class Counts:
         """
         if fields_of(processes).keys() <= {"namespace", "statuses"}:
             found = await self.read(processes.namespace)
-            counts = tuple(it.of(processes.statuses) for it in found)
+            counts = tuple(
+                it.of(processes.statuses)
+                for it in found
+                if processes.namespace or it.namespace != OPERATIONS
+            )
             return ProcessCount(
                 count=sum(it.total for it in counts),
                 is_estimate=any(it.is_estimate for it in counts),

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from psycopg.types.json import Jsonb
 
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.domain.views.filter import ProcessFilter
 
 EXAMINED_MAX = 50_000
@@ -15,8 +16,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def filter_document(processes: ProcessFilter) -> Jsonb:
-    """Return a filter as JSON, without the fields that match everything."""
-    return Jsonb(fields_of(processes), dumps=_encode)
+    """Return a filter as JSON, without the fields that match everything.
+
+    The engine's own processes match only if their namespace is named.
+    """
+    but = {} if processes.namespace else {"but_namespace": OPERATIONS}
+    return Jsonb(fields_of(processes) | but, dumps=_encode)
 
 
 def fields_of(processes: ProcessFilter) -> dict[str, Any]:
