@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report_words(str(error), "USAGE", {}, code=code, as_json=_asks_json(tokens))
         return code
     except (errors.ProgressorError, ExceptionGroup) as error:
-        return report(only_ours(error), as_json=_asks_json(tokens))
+        return report(_in_typed_words(only_ours(error), tokens), as_json=_asks_json(tokens))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -196,6 +196,17 @@ def _asks_json(tokens: Sequence[str]) -> bool:
         getattr(value, "json", False) is True or (name == "json" and value is True)
         for name, value in bound.arguments.items()
     )
+
+
+def _in_typed_words(error: errors.ProgressorError, tokens: Sequence[str]) -> errors.ProgressorError:
+    """Return an error that names the options and arguments of the command, not fields."""
+    command = build_app().parse_commands(tokens)[1][-1]
+    if not isinstance(error, errors.InvalidRequestError) or command.default_command is None:
+        return error
+    from progressor.cli.input.fields import as_typed  # noqa: PLC0415  # only errors need it
+
+    names = {name for it in command.assemble_argument_collection() for name in it.names}
+    return as_typed(error, names - {"--timeout", "--address"})
 
 
 def _check_text(tokens: Sequence[str]) -> None:

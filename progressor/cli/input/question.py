@@ -5,9 +5,11 @@ import sys
 
 from progressor.cli.input.options import bad_input
 
+_NOTHING = "Nothing was done."
+
 
 async def confirmed(question: str) -> bool:
-    """Ask on the terminal, and return whether the answer is yes; Ctrl-C ends the wait.
+    """Ask on the terminal, and return whether the answer is yes; if not, say that nothing was done.
 
     Raises:
         InvalidRequestError: Nobody can be asked.
@@ -22,6 +24,14 @@ async def confirmed(question: str) -> bool:
     loop.add_reader(sys.stdin, answered.set)
     try:
         await answered.wait()
+    except asyncio.CancelledError:
+        sys.stderr.write(f"\n{_NOTHING}\n")
+        raise
     finally:
         loop.remove_reader(sys.stdin)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    answer = sys.stdin.readline()
+    if answer.strip().lower() in {"y", "yes"}:
+        return True
+    # Ctrl-D leaves the cursor behind the question.
+    sys.stderr.write(f"{_NOTHING}\n" if answer else f"\n{_NOTHING}\n")
+    return False

@@ -18,7 +18,7 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from progressor import errors
-from progressor.cli.input.filters import FilterInput
+from progressor.cli.input.filters import FilterInput, filter_text
 from progressor.cli.input.options import (
     PAGE_MAX,
     EngineOptions,
@@ -70,6 +70,9 @@ _UNLIMITED = "unlimited"
 _RATE = re.compile("[1-9][0-9]{0,6}")
 
 Limit = Annotated[int, option("The maximum number to print.")]
+Every = Annotated[
+    bool, Parameter(name="--all", negative="", help="All processes, instead of a filter.")
+]
 
 
 @Parameter(name="*", group=Group("Operation", sort_key=3))
@@ -188,10 +191,12 @@ async def cancel(
 async def terminate(
     *,
     processes: FilterInput = FilterInput(),
+    every: Every = False,
     how: BulkInput = BulkInput(),
     scope: Scope = Scope(),
 ) -> ExitCode:
     """End each matching process, and keep its record."""
+    _check_all(processes, how, every=every)
     if not how.why.strip():
         raise bad_input("--why", "must be given: it is the reason of each end")
     return await _run(BulkKind.TERMINATE, processes, how, scope)
@@ -200,10 +205,12 @@ async def terminate(
 async def remove(
     *,
     processes: FilterInput = FilterInput(),
+    every: Every = False,
     how: BulkInput = BulkInput(),
     scope: Scope = Scope(),
 ) -> ExitCode:
     """Delete each matching process."""
+    _check_all(processes, how, every=every)
     return await _run(BulkKind.REMOVE, processes, how, scope)
 
 
@@ -276,13 +283,15 @@ async def _run(
     rate_max, wanted = how.rate_max, processes.options(scope.namespace)
     async with client_of(scope) as client:
         if how.dry_run or not how.yes:
-            preview = await client.bulk.preview(kind, **wanted)
-            if how.dry_run:
-                show(preview, *_preview(kind, preview, rate_max), as_json=scope.json)
-                return ExitCode.DONE
-            if scope.json:
+            if scope.json and not how.dry_run:
                 raise bad_input("--yes", "must be given with --json")
-            show(preview, *_preview(kind, preview, rate_max), as_json=False)
+            preview = await client.bulk.preview(kind, **wanted)
+            what = f"{_words(kind)} {filter_text(wanted)}"
+            show(preview, *_preview(what, preview, rate_max), as_json=scope.json)
+            if not (preview.matched_count or how.follow_matching):
+                return ExitCode.FAILED
+            if how.dry_run:
+                return ExitCode.DONE
             if not await confirmed("Start?"):
                 return ExitCode.FAILED
         bulk = await client.bulk.start(
@@ -363,13 +372,21 @@ async def _patiently(look: Callable[[str], Awaitable[T]], operation_id: str, sec
 def _end(bulk: BulkOperation, options: EngineOptions) -> ExitCode:
     show(bulk, _facts(bulk), *_hints(bulk), as_json=options.json)
     is_done = bulk.state is BulkState.DONE and not (bulk.failed_count or bulk.error_count)
-    return ExitCode.DONE if is_done else ExitCode.FAILED
+    return ExitCode.DONE if is_done and bulk.matched_count else ExitCode.FAILED
 
 
-def _preview(kind: BulkKind, preview: BulkPreview, rate_max: int | None) -> list[RenderableType]:
+def _check_all(processes: FilterInput, how: BulkInput, *, every: bool) -> None:
+    if every == (processes == FilterInput()) or (how.dry_run and not every):
+        return
+    if every:
+        raise bad_input("--all", "must not be given with a filter")
+    raise bad_input("--all", "must be given where no filter is: all processes match")
+
+
+def _preview(what: str, preview: BulkPreview, rate_max: int | None) -> list[RenderableType]:
     count = f"{'about ' if preview.is_estimate else ''}{preview.matched_count:,}"
     noun = "process matches" if preview.matched_count == 1 else "processes match"
-    shown: list[RenderableType] = [f"{_words(kind)}: {count} {noun}"]
+    shown: list[RenderableType] = [f"{what}: {count if preview.matched_count else 'no'} {noun}"]
     if rate_max is not None and preview.matched_count:
         seconds = preview.matched_count / rate_max
         shown.append(f"takes about {_rounded(seconds)} at {rate_max:,} per second")
@@ -391,10 +408,12 @@ def _rounded(seconds: float) -> str:
 
 
 def _facts(bulk: BulkOperation) -> RenderableType:
+    fields = {it.name: getattr(bulk.filter, it.name) for it in dataclasses.fields(bulk.filter)}
     return facts(
         {
             "operation": one_line(bulk.operation_id),
             "kind": _words(bulk.kind),
+            "processes": filter_text(fields),
             "state": bulk.state.value,
             "because": one_line(bulk.stop_reason),
             "matched": f"{bulk.matched_count:,}",

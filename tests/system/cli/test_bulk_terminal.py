@@ -18,6 +18,8 @@ from tests.support.engine.replica import Env, Replica, answering, broken, open_e
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUESTION = "Start? [y/N] "
+END = "\x04"
+"""What a terminal takes for the end of the input."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -45,14 +47,15 @@ async def operations(env: Env) -> list[BulkOperation]:
     return [it for it in found if it.operation_id == f"retry-{env.namespace}"]
 
 
-@pytest.mark.parametrize("answer", ["\n", "n\n", INTERRUPT])
+@pytest.mark.parametrize("answer", ["\n", "n\n", END, INTERRUPT])
 async def test_without_a_yes_nothing_is_started(env: Env, answer: str) -> None:
     async with Terminal.running(*retry(env)) as terminal:
         await terminal.shows(QUESTION)
         terminal.type(answer)
         code = await terminal.ended()
 
-    assert "retry: 3 processes match" in terminal.drawn
+    assert f"retry in {env.namespace}, without a filter: 3 processes match" in terminal.drawn
+    assert terminal.drawn.endswith("\r\nNothing was done.\r\n")
     assert code == (ExitCode.INTERRUPTED if answer == INTERRUPT else ExitCode.FAILED)
     assert "Traceback" not in terminal.drawn
     assert await operations(env) == []

@@ -358,7 +358,7 @@ def test_count_is_a_table_by_namespace_and_status_or_a_number(
     broken = cli("count", "-n", "orders", "--status", "error").out
     document = cli("count", "--json").document
     engine.answers["Count"] = process_service_pb2.CountResponse(count=250_000, is_estimate=True)
-    estimate = cli("count", "--reason", "BUG", "--exact-max", "7").out
+    estimate = cli("count", "--failure-reason", "BUG", "--exact-max", "7").out
 
     assert [line.split() for line in by_status.splitlines()] == [
         ["namespace", "init", "running", "error", "finished"],

@@ -121,7 +121,7 @@ def test_what_the_engine_refuses_of_a_job_is_told_with_its_place(
     ended = cli("schedule", "create", "s", *CRON, "--job", str(file))
 
     assert ended.code == 2
-    assert f"error: {file}: nodes.b.process_id: must not be; spec.jitter: is long" in ended.err
+    assert f"error: {file}: nodes.b.process_id: must not be; --jitter: is long" in ended.err
 
 
 @pytest.mark.parametrize(

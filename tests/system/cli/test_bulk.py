@@ -1,0 +1,90 @@
+"""Bulk commands against a scripted engine: what they ask, what they refuse, and their words."""
+
+import pytest
+from grpc import StatusCode
+
+from progressor.cli.output import ExitCode
+from progressor.v1 import bulk_service_pb2 as pb
+from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
+
+FILTER = ("--status", "error", "--status", "init", "--id-prefix", "a b")
+
+
+@pytest.mark.parametrize(
+    ("line", "scope"),
+    [
+        (("retry",), "retry in all namespaces, without a filter"),
+        (("retry", "-n", "orders"), "retry in orders, without a filter"),
+        (
+            ("simple-repair", *FILTER),
+            "simple repair in all namespaces, --status error --status init --id-prefix 'a b'",
+        ),
+    ],
+)
+def test_a_preview_begins_with_its_scope_and_fails_if_nothing_matches(
+    engine: ScriptedEngine, cli: Cli, line: tuple[str, ...], scope: str
+) -> None:
+    nothing = cli("bulk", *line, "--dry-run")
+    engine.answers["PreviewBulk"] = pb.PreviewBulkResponse(matched_count=1)
+    something = cli("bulk", *line, "--dry-run")
+
+    assert nothing.out.splitlines() == [f"{scope}: no processes match"]
+    assert something.out.splitlines()[0] == f"{scope}: 1 process matches"
+    assert (nothing.code, something.code) == (ExitCode.FAILED, ExitCode.DONE)
+
+
+@pytest.mark.parametrize("kind", ["terminate", "remove"])
+def test_the_end_of_all_processes_has_to_be_asked_for(
+    engine: ScriptedEngine, cli: Cli, kind: str
+) -> None:
+    for_all, filtered = (kind, "-n", "orders", "--yes", "--why", "x"), ("--status", "error")
+
+    without = cli("bulk", *for_all)
+    with_both = cli("bulk", *for_all, *filtered, "--all")
+    assert (without.code, with_both.code, engine.requests) == (ExitCode.USAGE, ExitCode.USAGE, [])
+    assert "--all: must be given" in without.err
+    assert "--all: must not be given with a filter" in with_both.err
+
+    for words in (filtered, ("--all",)):
+        cli("bulk", *for_all, "--detach", *words)
+    assert [len(it.filter.statuses) for it in engine.requests] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("line", "rpc", "field", "words"),
+    [
+        ("bulk retry --yes", "StartBulk", "failed_share_max", "--failed-share: must be x"),
+        ("bulk retry --yes", "StartBulk", "filter.statuses", "--status: must be x"),
+        ("bulk retry --yes", "StartBulk", "filter.failure_id", "--failure: must be x"),
+        ("bulk retry --yes", "StartBulk", "operation_id", "--id: must be x"),
+        ("bulk retry --yes", "StartBulk", "reason", "--why: must be x"),
+        ("bulk show b", "GetBulk", "operation_id", "OPERATION_ID: must be x"),
+        ("terminate p --reason x", "Terminate", "reason", "--reason: must be x"),
+        ("count", "Count", "filter.failure_reason", "--failure-reason: must be x"),
+        ("call p", "Call", "constraints.gates[1].key", "--gate: must be x"),
+        ("call p", "Call", "caller_context", "--context: must be x"),
+        ("call p", "Call", "no_option", "no_option: must be x"),
+    ],
+)
+def test_an_error_names_what_was_typed(
+    engine: ScriptedEngine, cli: Cli, line: str, rpc: str, field: str, words: str
+) -> None:
+    engine.answers[rpc] = Refusal(
+        code=StatusCode.INVALID_ARGUMENT, reason="INVALID_REQUEST", violations={field: "must be x"}
+    )
+
+    ended = cli(*line.split())
+
+    assert ended.code == ExitCode.USAGE
+    assert words in ended.err
+
+
+def test_the_description_of_an_error_names_options_too(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["List"] = Refusal(
+        code=StatusCode.INVALID_ARGUMENT, reason="INVALID_REQUEST",
+        violations={"filter.created_to": "must not be before created_from, got 'created_from'"},
+    )  # fmt: skip
+
+    err = cli("list", "--created-to", "2026-01-31").err
+
+    assert "--created-to: must not be before --created-from, got 'created_from'" in err
