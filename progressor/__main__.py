@@ -9,6 +9,7 @@ _EXTRAS = {
     "cyclopts": "cli",
     "rich": "cli",
     "cronsim": "engine",
+    "cryptography": "engine",
     "opentelemetry.exporter": "engine",
     "opentelemetry.sdk": "engine",
     "prometheus_client": "engine",

@@ -6,12 +6,15 @@
   cannot be read ends the session.
 - What exceeds `calls_max` calls is refused. Where as many answers or READ_AHEAD_BYTES wait, nothing
   more is read; a client that takes none for STALL_SECONDS, with STALLED_BYTES waiting, is cut off.
+- Before the connection reaches its maximum age, the session says that it drains: its client opens
+  the next one over a new connection, and what is in flight here is answered.
 - While draining, the session says so once and refuses what is new, except Get. It ends when its
   client has closed its side and all is answered, or when the drain is over.
 """
 
 import asyncio
 import contextlib
+import datetime as dt
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -49,6 +52,9 @@ STALL_SECONDS = 10.0
 
 _RPC = "Session"
 _CARRIED = ("Start", "Call", "Notify", "Repair", "Get")
+# gRPC ends connections at 0.9 to 1.1 times their maximum age.
+_AGE_SHARE = 0.8
+
 _ITEM_BYTES = 32  # What an item takes besides its payload, at most.
 _NANOS = 1e-9
 
@@ -337,6 +343,7 @@ class Sessions:
         interceptor: Interceptor,
         clock: Clock,
         calls_max: int,
+        age_max: dt.timedelta | None = None,
     ) -> None:
         methods = servicer.service.methods_by_name
         self.kinds: Mapping[str, Kind] = {
@@ -348,6 +355,7 @@ class Sessions:
             for rpc in _CARRIED
         }
         self.interceptor, self.clock, self.calls_max = interceptor, clock, calls_max
+        self._age_max = age_max
         self._open: set[Session] = set()
         self._left = asyncio.Event()
         self._draining = False
@@ -371,9 +379,15 @@ class Sessions:
         self._open.add(session)
         if self._draining:
             session.notify_draining()
+        aging = None
+        if self._age_max:
+            seconds = _AGE_SHARE * self._age_max.total_seconds()
+            aging = asyncio.get_running_loop().call_later(seconds, session.notify_draining)
         try:
             await session.run()
         finally:
+            if aging is not None:
+                aging.cancel()
             self._open.discard(session)
             self._left.set()
 

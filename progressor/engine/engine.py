@@ -18,10 +18,10 @@ from typing import Any, TypeVar, assert_never
 import progressor
 from progressor import errors
 from progressor.api.calls.servicer import Backend
-from progressor.api.server.binding import Tls
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
+from progressor.engine.certificates import server_certificate
 from progressor.engine.wiring import Wiring
 from progressor.runtime.core.context import Context, Observers
 from progressor.runtime.core.leases import Ending
@@ -91,9 +91,7 @@ class Engine:
         )
         self._wiring: Wiring | None = None
         self._health = _Health()
-        tls = None
-        if config.server.tls_certificate is not None and config.server.tls_key is not None:
-            tls = Tls(certificate=config.server.tls_certificate, key=config.server.tls_key)
+        self._certificate = server_certificate(config.server, self.metrics)
         self._server = ApiServer(
             self._backend,
             log_levels=LogLevelSwitch(asyncio.get_running_loop().call_later),
@@ -107,7 +105,9 @@ class Engine:
                 streams_max=config.server.streams_max,
                 session_calls_max=config.server.session_calls_max,
                 port_shared=port_shared,
-                tls=tls,
+                tls=self._certificate,
+                tls_client_ca_except=config.server.tls_client_ca_except,
+                connection_age_max=config.server.connection_age,
             ),
         )
 
@@ -135,7 +135,10 @@ class Engine:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self._watch_health(), name="health")
+            watching = [group.create_task(self._watch_health(), name="health")]
+            if self._certificate is not None:
+                files = self._certificate.watch()
+                watching.append(group.create_task(files, name="watch certificates"))
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     wiring = await self._open(stack)
@@ -143,7 +146,8 @@ class Engine:
                         await self._serve(wiring)
             finally:
                 await self._server.drain(dt.timedelta())
-                watching.cancel()
+                for task in watching:
+                    task.cancel()
                 await asyncio.to_thread(self._telemetry.close)
 
     def stop(self) -> None:

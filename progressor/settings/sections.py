@@ -25,6 +25,7 @@ METRICS_KEY = "telemetry.metrics_bind"
 METRICS_OFF = "off"
 
 _MIB = 1024 * 1024
+_AGE_WITH_CLIENTS = dt.timedelta(hours=1)
 
 Connections = Annotated[int, Meta(ge=1, le=1000)]
 Batch = Annotated[int, Meta(ge=1, le=10_000)]
@@ -108,6 +109,18 @@ class Server:
     )
     tls_certificate: Path | None = setting(None, "PEM file of the certificate chain; empty: no TLS")
     tls_key: Path | None = setting(None, "PEM file of the certificate's private key")
+    tls_client_ca: Path | None = setting(
+        None,
+        "PEM file of the authorities that certify clients; empty: clients need no certificate",
+    )
+    tls_client_ca_except: Annotated[tuple[str, ...], Meta(min_length=0, max_length=32)] = setting(
+        (), "addresses of server.bind whose clients need no certificate, separated by commas"
+    )
+    connection_age_max: Annotated[dt.timedelta, Meta(ge=0, le=7 * 86_400)] | None = setting(
+        None,
+        "time after which a client must connect again, and so show a certificate that is still "
+        "valid; 0: never; empty: 3600 with server.tls_client_ca, else never",
+    )
     message_bytes_max: Annotated[int, Meta(ge=16 * _MIB + 1, le=1024 * _MIB)] = setting(
         64 * _MIB, "bytes of the largest gRPC message; a payload of 16 MiB must fit"
     )
@@ -131,6 +144,26 @@ class Server:
             if self.tls_certificate is None:
                 missing, present = present, missing
             raise errors.ConfigError(missing, f"must be given if {present} is")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            words = "must be given if server.tls_client_ca is"
+            raise errors.ConfigError("server.tls_certificate", words)
+        self._check_exceptions()
+
+    @property
+    def connection_age(self) -> dt.timedelta | None:
+        """The maximum age in force; None: there is none."""
+        if self.connection_age_max is None:
+            return _AGE_WITH_CLIENTS if self.tls_client_ca is not None else None
+        return self.connection_age_max or None
+
+    def _check_exceptions(self) -> None:
+        key = "server.tls_client_ca_except"
+        if self.tls_client_ca_except and self.tls_client_ca is None:
+            raise errors.ConfigError("server.tls_client_ca", f"must be given if {key} is")
+        for address in self.tls_client_ca_except:
+            if address not in self.bind or address.endswith(":0"):
+                words = f"must be addresses of server.bind with a port, got {address!r}"
+                raise errors.ConfigError(key, words)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

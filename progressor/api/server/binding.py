@@ -1,4 +1,4 @@
-"""Addresses and certificates of the server: bound as asked, or refused by the key at fault.
+"""Addresses of the server: bound as asked, or refused by the key at fault.
 
 gRPC takes a port modulo 65,536, is content when one of the addresses of a host name is free, and
 takes a unix socket away from a server that listens there (1.85), so we look first.
@@ -9,10 +9,8 @@ of the same user, so one process holds the port for all of them, with `reserved`
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -26,22 +24,6 @@ _PORT_MAX = 65_535
 _UNIX = "unix:"
 _Name = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 _Place = tuple[int, int, int, _Name]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """PEM files of the certificate chain and its private key."""
-
-    certificate: Path
-    key: Path
-
-
-def credentials_of(tls: Tls) -> grpc.ServerCredentials:
-    """Return the credentials; ConfigError if the files are not a PEM certificate and its key."""
-    chain = _read("server.tls_certificate", tls.certificate)
-    key = _read("server.tls_key", tls.key)
-    _check_pair(tls)
-    return grpc.ssl_server_credentials([(key, chain)])
 
 
 async def check_free(address: str) -> None:
@@ -154,24 +136,3 @@ def _taken(address: str) -> errors.ConfigError:
 
 def _impossible(address: str, error: OSError) -> errors.ConfigError:
     return errors.ConfigError(BIND_KEY, f"cannot listen on {address!r}: {error.strerror or error}")
-
-
-def _check_pair(tls: Tls) -> None:
-    try:
-        # Without a password it would ask for one on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            tls.certificate, tls.key, password=""
-        )
-    except ssl.SSLError as error:
-        why = (error.reason or "no PEM data").replace("_", " ").lower()
-        files = f"{tls.certificate} and {tls.key}"
-        raise errors.ConfigError(
-            "server.tls_certificate", f"{files} are not a PEM certificate and its key: {why}"
-        ) from error
-
-
-def _read(setting: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise errors.ConfigError(setting, f"{path}: {error.strerror}") from error

@@ -22,7 +22,7 @@ from progressor.api.namespaces import NamespaceServicer
 from progressor.api.processes.servicer import ProcessServicer
 from progressor.api.replicas import ReplicaServicer
 from progressor.api.schedules.servicer import ScheduleServicer
-from progressor.api.server.binding import BIND_KEY, Tls, bind, check_free, credentials_of
+from progressor.api.server.binding import BIND_KEY, bind, check_free
 from progressor.api.server.health import Health
 from progressor.api.sessions import Sessions
 from progressor.api.steps import StepServicer
@@ -31,6 +31,7 @@ from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
+from progressor.wire.tls import Reloaded, TlsMaterial, server_credentials
 
 _HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
@@ -63,7 +64,10 @@ class Listening:
     request; a larger one is RESOURCE_EXHAUSTED by gRPC's own words, so the largest payload and what
     goes with it must fit. ``streams_max``: requests at once over one connection, of which a session
     is one. ``session_calls_max``: calls in flight on one session. ``port_shared``: other engines
-    may listen on the same port of this machine; without, the second one fails.
+    may listen on the same port of this machine; without, the second one fails. With authorities in
+    ``tls``, clients need a certificate, except at the addresses ``tls_client_ca_except``.
+    ``connection_age_max``: after it a client is asked to connect again, and after it once more the
+    requests that are still open on the old connection are cancelled.
     """
 
     bind: tuple[str, ...]
@@ -71,7 +75,9 @@ class Listening:
     streams_max: int = 10_000
     session_calls_max: int = 10_000
     port_shared: bool = False
-    tls: Tls | None = None
+    tls: Reloaded[TlsMaterial] | None = None
+    tls_client_ca_except: tuple[str, ...] = ()
+    connection_age_max: dt.timedelta | None = None
 
     def __post_init__(self) -> None:
         if not self.bind:
@@ -79,6 +85,13 @@ class Listening:
         if self.message_bytes_max <= PAYLOAD_BYTES_CEILING:
             description = f"{self.message_bytes_max} must exceed a payload, {PAYLOAD_BYTES_CEILING}"
             raise errors.ConfigError(_MESSAGE_KEY, description)
+
+    def credentials(self, address: str) -> grpc.ServerCredentials | None:
+        """Return the credentials of an address; None: no TLS."""
+        if self.tls is None:
+            return None
+        with_clients = self.tls.content.ca is not None and address not in self.tls_client_ca_except
+        return server_credentials(self.tls, with_clients=with_clients)
 
 
 class ApiServer:
@@ -121,6 +134,7 @@ class ApiServer:
             interceptor=self._interceptor,
             clock=clock,
             calls_max=listening.session_calls_max,
+            age_max=listening.connection_age_max,
         )
         metrics.stream_sessions.read_from(lambda: [(_OF_CLIENTS, self._sessions.open_count)])
         self._health = Health(["", *self._names])
@@ -133,7 +147,7 @@ class ApiServer:
         repeated.
 
         Raises:
-            ConfigError: An address cannot be bound, or a TLS file cannot be used.
+            ConfigError: An address cannot be bound.
         """
         assert self._server is None, "a server starts once"
         _GRPC_LOG.addFilter(_is_not_disconnect)
@@ -150,9 +164,7 @@ class ApiServer:
             for address in self._listening.bind:
                 if not self._listening.port_shared:
                     await check_free(address)
-                tls = self._listening.tls
-                credentials = None if tls is None else credentials_of(tls)
-                addresses.append(bind(server, address, credentials))
+                addresses.append(bind(server, address, self._listening.credentials(address)))
             await server.start()
             undo.pop_all()
         self._server = server
@@ -208,7 +220,18 @@ class ApiServer:
             ("grpc.server.max_pending_requests", self._listening.streams_max),
             ("grpc.server.max_pending_requests_hard_limit", self._listening.streams_max),
             *_KEEPALIVE_OPTIONS,
+            *_age_options(self._listening.connection_age_max),
         ]
+
+
+def _age_options(age_max: dt.timedelta | None) -> tuple[tuple[str, int], ...]:
+    if not age_max:
+        return ()
+    milliseconds = int(age_max.total_seconds() * 1000)
+    return (
+        ("grpc.max_connection_age_ms", milliseconds),
+        ("grpc.max_connection_age_grace_ms", milliseconds),
+    )
 
 
 def _is_not_disconnect(record: logging.LogRecord) -> bool:

@@ -383,6 +383,19 @@ class Metrics:
         "collector.",
         "fate",
     )
+    # Files.
+    tls_reloads: Counter = _counter(
+        "progressor_tls_reloads", "{reload}",
+        "Changes of certificates, keys and tokens. files: server, or the name of the processor "
+        "credentials. result: ok, failed (they cannot be used: the last ones stay in use).",
+        "files", "result",
+    )
+    tls_certificate_expires_at: Gauge = _gauge(
+        "progressor_tls_certificate_expires_at_seconds", "s",
+        "When the certificate in use expires, or one of its chain, in seconds since 1970. files: "
+        "as above.",
+        "files",
+    )
     heartbeat_age: Gauge = _gauge(
         "progressor_heartbeat_age_seconds", "s",
         "Age of this replica's last heartbeat; at 0.9 of the lease timeout the replica drops "

@@ -16,7 +16,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from progressor import errors
-from progressor.api.server.binding import Tls
 from progressor.api.server.server import Listening
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
@@ -223,19 +222,6 @@ def has_ipv6() -> bool:
 async def test_an_address_that_cannot_be_bound_is_refused(address: str) -> None:
     with pytest.raises(errors.ConfigError, match=r"server\.bind"):
         await build(Listening(bind=(address,))).start()
-
-
-@pytest.mark.parametrize("content", [None, "garbage"], ids=["absent", "garbage"])
-async def test_a_certificate_that_is_none_is_refused_by_its_key(
-    tmp_path: Path, content: str | None
-) -> None:
-    tls = Tls(certificate=tmp_path / "a.pem", key=tmp_path / "a.key")
-    if content is not None:
-        tls.certificate.write_text(content)
-        tls.key.write_text(content)
-
-    with pytest.raises(errors.ConfigError, match=r"server\.tls_certificate"):
-        await build(Listening(bind=("127.0.0.1:0",), tls=tls)).start()
 
 
 def test_a_server_without_address_or_room_for_a_payload_is_refused() -> None:

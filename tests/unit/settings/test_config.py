@@ -103,6 +103,8 @@ WRONG_VALUES = [
         ("sever.bind = 1", "sever", "is not a known key; did you mean server?"),
         ('server.tls_key = "k"', "server.tls_certificate", "must be given if server.tls_key is"),
         ('server.tls_certificate = "c"', "server.tls_key", "must be given if server.tls_certi"),
+        ('server.tls_client_ca = "c"', "server.tls_certificate", "must be given if server.tls_cli"),
+        ('server.tls_client_ca_except = "h:1"', "server.tls_client_ca", "must be given if"),
         (
             "replica.heartbeat_interval_seconds = 3",
             "replica.lease_timeout_seconds",

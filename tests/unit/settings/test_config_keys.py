@@ -29,6 +29,7 @@ DEFAULTS = {row.key: row.value for row in config.effective(config.Config())}
 WORDS = {
     "database.dsn": "host=/elsewhere",
     "server.bind": "127.0.0.1:1",
+    "server.tls_client_ca_except": "127.0.0.1:7420",
     "telemetry.metrics_bind": "off",
     "telemetry.otlp_endpoint": "http://localhost:4317",
     "processor_targets": "127.0.0.1:1",
@@ -37,8 +38,14 @@ WORDS = {
 }
 """Valid values where the type alone does not tell one."""
 
-TOGETHER = {"server.tls_certificate": "server.tls_key", "server.tls_key": "server.tls_certificate"}
-"""Keys that are only valid with another one."""
+_PAIR = {"server.tls_certificate": "/elsewhere", "server.tls_key": "/elsewhere"}
+TOGETHER: Mapping[str, Mapping[str, str]] = {
+    "server.tls_certificate": _PAIR,
+    "server.tls_key": _PAIR,
+    "server.tls_client_ca": _PAIR,
+    "server.tls_client_ca_except": {**_PAIR, "server.tls_client_ca": "/elsewhere"},
+}
+"""Keys that are only valid with others, and these."""
 
 NAMESPACE_KEYS = {
     **{key.name: key for key in keys_of(NamespaceTable) if key.type is not RetryTable},
@@ -89,7 +96,7 @@ def test_a_valid_value_from_each_source_is_in_force(
 ) -> None:
     value = _valid(name, KEYS[name], DEFAULTS[name])
 
-    loaded = _load(source, {it: value for it in (name, TOGETHER.get(name)) if it}, tmp_path)
+    loaded = _load(source, {**TOGETHER.get(name, {}), name: value}, tmp_path)
 
     [row] = [it for it in config.effective(loaded) if it.key == name]
     assert row.value != DEFAULTS[name]
