@@ -15,10 +15,10 @@ from progressor.domain.processes.process import EXACT_MAX_DEFAULT, ProcessStatus
 from progressor.domain.views.bulk import (
     FAILED_WINDOW_DEFAULT,
     FAILED_WINDOW_MAX,
-    OF_BROKEN,
     OPERATIONS,
     RATE_DEFAULT,
     RATE_MAX,
+    TAKEN_BY,
     WITH_ARGS,
     BulkItem,
     BulkKind,
@@ -75,10 +75,10 @@ def _check(values: Mapping[str, Any], path: str, _context: object) -> None:
         violations.add(f"{path}args", f"must be empty for {kind}")
     if kind is BulkKind.TERMINATE and not values.get("reason", "-").strip():
         violations.add(f"{path}reason", "must not be empty for terminate")
-    if kind in OF_BROKEN and processes is not None:
-        others = [it.value for it in processes.statuses if it is not ProcessStatus.ERROR]
+    if kind is not None and processes is not None and TAKEN_BY[kind]:
+        others = ", ".join(it for it in processes.statuses if it not in TAKEN_BY[kind])
         if others:
-            text = f"must be error for {kind}, got {', '.join(others)}"
+            text = f"must be {' or '.join(TAKEN_BY[kind])} for {kind}, got {others}"
             violations.add(f"{path}filter.statuses", text)
     if processes is not None and processes.namespace == OPERATIONS:
         violations.add(f"{path}filter.namespace", f"must not be {OPERATIONS}")

@@ -113,7 +113,9 @@ class _BulkResultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BulkResult
     repaired or broken again (PROCESS_CHANGED), or being repaired or retried (PROCESS_IS_RUNNING).
     """
     BULK_RESULT_FAILED: _BulkResult.ValueType  # 4
-    """Refused, for the reason that the single request would have been refused."""
+    """Refused, for the reason that the single request would have been refused; or PROCESS_LOCKED, if another transaction
+    of the database kept it locked through 600 tries, a minute or more.
+    """
 
 class BulkResult(_BulkResult, metaclass=_BulkResultEnumTypeWrapper):
     """The result of an operation for one process."""
@@ -128,7 +130,9 @@ BULK_RESULT_SKIPPED: BulkResult.ValueType  # 3
 repaired or broken again (PROCESS_CHANGED), or being repaired or retried (PROCESS_IS_RUNNING).
 """
 BULK_RESULT_FAILED: BulkResult.ValueType  # 4
-"""Refused, for the reason that the single request would have been refused."""
+"""Refused, for the reason that the single request would have been refused; or PROCESS_LOCKED, if another transaction
+of the database kept it locked through 600 tries, a minute or more.
+"""
 Global___BulkResult: _TypeAlias = BulkResult  # noqa: Y015
 
 @_typing.final
@@ -249,7 +253,9 @@ class PreviewBulkRequest(_message.Message):
     kind: Global___BulkKind.ValueType
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
-        """Absent: all processes of all namespaces but progressor.operations. Without statuses: those that the kind applies to."""
+        """Absent: all processes of all namespaces but progressor.operations. Without statuses: those that the kind applies to;
+        others are refused. For CANCEL, only processes with a task to cancel.
+        """
 
     def __init__(
         self,
@@ -564,7 +570,7 @@ class BulkItem(_message.Message):
     process_id: _builtins.str
     result: Global___BulkResult.ValueType
     reason: _builtins.str
-    """Of a skipped or failed one: the reason in the ErrorInfo of the single request, or PROCESS_CHANGED."""
+    """Of a skipped or failed one: the reason in the ErrorInfo of the single request, PROCESS_CHANGED or PROCESS_LOCKED."""
     task_id: _builtins.int
     """The task that was created, run again or cancelled, or is to be cancelled."""
     @_builtins.property

@@ -8,6 +8,7 @@ import dataclasses
 import datetime as dt
 import enum
 import hashlib
+from collections.abc import Mapping
 
 from progressor.domain.processes.namespace import HistoryMode, Namespace
 from progressor.domain.processes.process import ProcessStatus
@@ -71,15 +72,31 @@ class BulkResult(enum.StrEnum):
     FAILED = "failed"
 
 
-OF_BROKEN = frozenset({BulkKind.RETRY, BulkKind.SIMPLE_REPAIR, BulkKind.REPAIR})
-"""What only broken processes take."""
+_BROKEN = (ProcessStatus.ERROR,)
+_UNFINISHED = (ProcessStatus.INIT, ProcessStatus.RUNNING, ProcessStatus.ERROR)
 
-REQUESTING = OF_BROKEN | {BulkKind.NOTIFY}
+TAKEN_BY: Mapping[BulkKind, tuple[ProcessStatus, ...]] = {
+    BulkKind.RETRY: _BROKEN,
+    BulkKind.SIMPLE_REPAIR: _BROKEN,
+    BulkKind.REPAIR: _BROKEN,
+    BulkKind.NOTIFY: (ProcessStatus.INIT, ProcessStatus.RUNNING),
+    BulkKind.CANCEL: _UNFINISHED,
+    BulkKind.TERMINATE: _UNFINISHED,
+    BulkKind.REMOVE: (),
+}
+"""The statuses of processes that take it; none: any status."""
+
+REQUESTING = frozenset({BulkKind.RETRY, BulkKind.SIMPLE_REPAIR, BulkKind.REPAIR, BulkKind.NOTIFY})
 """What requests a step, whose outcome comes later."""
 
 WITH_ARGS = frozenset({BulkKind.REPAIR, BulkKind.NOTIFY})
 
-_UNFINISHED = (ProcessStatus.INIT, ProcessStatus.RUNNING, ProcessStatus.ERROR)
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BulkFilter(ProcessFilter):
+    """What an operation acts on. ``has_task``: only processes with a task to cancel."""
+
+    has_task: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +178,10 @@ class BulkItem:
     ended_at: dt.datetime | None
 
 
-def applicable(kind: BulkKind, processes: ProcessFilter) -> ProcessFilter:
-    """Return the filter of an operation: without statuses, it matches those that take it."""
-    if processes.statuses or kind is BulkKind.REMOVE:
-        return processes
-    statuses = (ProcessStatus.ERROR,) if kind in OF_BROKEN else _UNFINISHED
-    return dataclasses.replace(processes, statuses=statuses)
+def applicable(kind: BulkKind, processes: ProcessFilter) -> BulkFilter:
+    """Return what an operation matches: without statuses, those that it applies to."""
+    fields = {it.name: getattr(processes, it.name) for it in dataclasses.fields(processes)}
+    return BulkFilter(
+        **fields | {"statuses": processes.statuses or TAKEN_BY[kind]},
+        has_task=kind is BulkKind.CANCEL,
+    )

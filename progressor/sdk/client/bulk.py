@@ -187,8 +187,8 @@ class Bulk(Resource[Connection]):
 
     The filter is that of `Client.list`, for the client's namespace unless ``namespace`` or
     ``all_namespaces`` is given. Without statuses, an operation matches the processes that it
-    applies to: broken ones for retries and repairs, unfinished ones for notifications,
-    cancellations and terminations.
+    applies to: broken ones for retries and repairs, those that have not ended and are not broken
+    for notifications, all that have not ended for cancellations and terminations.
 
     Raises:
         ProcessNotFoundError: The operation does not exist.

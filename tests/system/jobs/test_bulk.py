@@ -73,7 +73,7 @@ async def populate(env: Env) -> None:
         (BulkKind.REPAIR, 2, {"p0": RUNNING, "p1": RUNNING, "p2": RUNNING}, "p0 p1"),
         (BulkKind.TERMINATE, 3, {"p0": FINISHED, "p1": FINISHED, "p2": FINISHED}, ""),
         (BulkKind.REMOVE, 3, {}, ""),
-        (BulkKind.NOTIFY, 3, {"p0": ERROR, "p1": ERROR, "p2": RUNNING}, "p2"),
+        (BulkKind.NOTIFY, 1, {"p0": ERROR, "p1": ERROR, "p2": RUNNING}, "p2"),
     ],
 )
 async def test_each_kind_changes_what_matches_once(
@@ -95,11 +95,7 @@ async def test_each_kind_changes_what_matches_once(
         await env.settled(name, 3 if after[name] is RUNNING and name != "p2" else 2)
     assert bulk.state is BulkState.DONE
     assert await statuses(env) == {**after, "q": ERROR}
-    refused = {"p0", "p1"} if kind is BulkKind.NOTIFY else set[str]()
-    assert (bulk.matched_count, bulk.failed_count) == (matched, len(refused))
-    assert await results(env.client, bulk, failed=True) == dict.fromkeys(
-        refused, ("failed", "PROCESS_FAILED")
-    )
+    assert (bulk.matched_count, bulk.done_count) == (matched, matched)
     again = await env.client.bulk.start(kind, **asked)
     assert again == bulk
     with pytest.raises(errors.IdempotencyKeyReusedError):
@@ -140,8 +136,12 @@ async def test_a_cancellation_ends_one_task_of_each(env: Env) -> None:
     hang, running = await env.busy("p0")
     behind = await env.client.call("p0", accept_only=True)
     await env.running("p1")
+    preview = await env.client.bulk.preview(BulkKind.CANCEL, id_prefix="p")
 
     bulk = await ended(env.client, await env.client.bulk.start(BulkKind.CANCEL, id_prefix="p"))
+
+    assert preview.matched_count == bulk.matched_count == 1
+    assert [it.process_id for it in preview.sample] == ["p0"]
 
     assert await results(env.client, bulk) == {"p0": ("done", "")}
     with pytest.raises(errors.TaskCancelledError):
@@ -200,15 +200,17 @@ async def test_what_has_changed_since_the_snapshot_is_skipped(
 
 async def test_it_stops_at_a_share_of_failures_or_on_request(env: Env) -> None:
     for number in range(12):
-        await env.broken(f"p{number}")
+        await env.client.put(f"p{number}", status=ERROR)
     asked: dict[str, Any] = {"rate_max": 10, "statuses": [ERROR]}
 
     bulk = await env.client.bulk.start(
-        BulkKind.NOTIFY, b"", failed_share_max=0.5, failed_window=4, **asked
+        BulkKind.RETRY, failed_share_max=0.5, failed_window=4, **asked
     )
     bulk = await ended(env.client, bulk)
     assert (bulk.state, bulk.stop_reason) == (BulkState.STOPPED, "4 of the last 4 failed")
-    assert bulk.failed_count == 4
+    assert set((await results(env.client, bulk, failed=True)).values()) == {
+        ("failed", "NOTHING_TO_RETRY")
+    }
 
     slow = await env.client.bulk.start(BulkKind.REMOVE, **(asked | {"rate_max": 1}))
     await env.points.wait("bulk_chunk", operation_id=slow.operation_id)

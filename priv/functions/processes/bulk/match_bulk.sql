@@ -1,7 +1,6 @@
--- Adds the next processes that match a bulk operation to its items. Left out are processes that were created, changed
--- their status or broke since the operation began, since they may not have matched then; for a cancellation, those
--- without a task; and the processes of the operations themselves. An operation that follows takes up what matches
--- later too: once all have been read, the next call begins anew. It leaves out the processes that it has taken up,
+-- Adds the next processes that match a bulk operation to its items. Left out are those that did not match when the
+-- operation began (matched_at_start) and the processes of the operations themselves. An operation that follows takes up what
+-- matches later too: once all have been read, the next call begins anew. It leaves out the processes that it has taken up,
 -- unless they were skipped and have broken again since: so none is changed twice, even if it breaks again each time.
 -- Locks: the operation. p_limit: how many processes it reads, p_examined_max: examines (list_processes). p_followed_max: how many items an operation may have
 -- before it stops to follow.
@@ -14,10 +13,11 @@ RETURNS boolean
 SET jit = off
 AS $$
 DECLARE
-    v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_bulk   bulk_operations%ROWTYPE;
-    v_page   record;  -- how many were added, whether they are all, and the last
-    v_is_all boolean;
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_bulk     bulk_operations%ROWTYPE;
+    v_began_by bigint;  -- its init task
+    v_page     record;  -- how many were added, whether they are all, and the last
+    v_is_all   boolean;
 BEGIN
     SELECT * INTO v_bulk FROM bulk_operations o WHERE o.operation_id = p_operation_id
     FOR NO KEY UPDATE;
@@ -33,22 +33,17 @@ BEGIN
     THEN
         RETURN true;
     END IF;
+    v_began_by := (
+        SELECT p.init_task_id FROM find_process(v_bulk.slot, p_namespace, p_operation_id) p);
     WITH page AS MATERIALIZED (
         SELECT p.*
         FROM list_processes(
-            CASE
-                WHEN v_bulk.follow THEN v_bulk.filter
-                ELSE v_bulk.filter || jsonb_build_object('created_to', least(
-                    (v_bulk.filter ->> 'created_to')::timestamptz, v_bulk.created_at))
-            END,
-            v_bulk.after_created_at, v_bulk.after_namespace, v_bulk.after_process_id, p_limit,
-            p_examined_max) p
+            v_bulk.filter, v_bulk.after_created_at, v_bulk.after_namespace, v_bulk.after_process_id,
+            p_limit, p_examined_max) p
     ),
     matched AS (
-        SELECT p.*, CASE WHEN v_bulk.kind = 'cancel' THEN coalesce(
-            (SELECT r.task_id FROM running r
-                WHERE (r.slot, r.namespace, r.process_id) = (p.slot, p.namespace, p.process_id)),
-            (find_first_task(p.slot, p.namespace, p.process_id)).task_id) END AS task_id
+        SELECT p.*, CASE WHEN v_bulk.kind = 'cancel' THEN
+            find_cancellable(p.slot, p.namespace, p.process_id) END AS task_id
         FROM page p
         WHERE p.namespace <> p_namespace AND p.status IS NOT NULL
             AND CASE
@@ -59,8 +54,7 @@ BEGIN
                         AND i.follow
                         AND (i.result IS DISTINCT FROM 'skipped' OR i.broken_at = p.broken_at)
                 )
-                ELSE p.status_changed_at < v_bulk.created_at
-                    AND (p.broken_at IS NULL OR p.broken_at < v_bulk.created_at)
+                ELSE matched_at_start(v_bulk, v_began_by, p.slot, p.namespace, p.process_id)
             END
     ),
     added AS (

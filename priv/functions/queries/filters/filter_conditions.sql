@@ -24,11 +24,12 @@ BEGIN
         'p.failure_reason COLLATE "C" = ' || quote_literal(f.failure_reason),
         'p.broken_at >= ' || quote_literal(f.broken_from),
         'p.broken_at < ' || quote_literal(f.broken_to),
-        'p.process_id COLLATE "C" ^@ ' || quote_literal(f.id_prefix)
+        'p.process_id COLLATE "C" ^@ ' || quote_literal(f.id_prefix),
+        CASE WHEN f.has_task THEN 'find_cancellable(p.slot, p.namespace, p.process_id) IS NOT NULL' END
     ), ''), 'true')
     FROM jsonb_to_record(p_filter) AS f (
         namespace text, statuses process_status[], created_from timestamptz, created_to timestamptz,
         metadata jsonb, failure_id text, failure_reason text, broken_from timestamptz,
-        broken_to timestamptz, id_prefix text, but_namespace text));
+        broken_to timestamptz, id_prefix text, but_namespace text, has_task boolean));
 END;
 $$;
