@@ -46,6 +46,7 @@ CREATE TABLE progressor.bulk_items (
     reason text,
     ended_at timestamp with time zone,
     follow boolean NOT NULL DEFAULT false,
+    attempt_count integer NOT NULL DEFAULT 0,
     CONSTRAINT bulk_items_pkey PRIMARY KEY (operation_id, item),
     CONSTRAINT bulk_items_result_check CHECK ((result = ANY (ARRAY['done'::text, 'skipped'::text, 'failed'::text])))
 ) WITH (
@@ -77,6 +78,8 @@ CREATE TABLE progressor.bulk_operations (
     after_namespace text,
     after_process_id text,
     follow boolean NOT NULL DEFAULT false,
+    snapshot pg_snapshot,
+    cursor_item bigint,
     CONSTRAINT bulk_operations_pkey PRIMARY KEY (operation_id),
     CONSTRAINT bulk_operations_state_check CHECK ((state = ANY (ARRAY['matching'::text, 'running'::text, 'done'::text, 'stopped'::text])))
 );

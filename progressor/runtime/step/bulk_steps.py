@@ -117,19 +117,13 @@ class BulkSteps:
             count = await self._apply_some(bulk, limit)
         except errors.StorageRefusedError:
             # One of them cannot be applied: the others must not fail with it.
-            count = 0
-            for _ in range(limit):
-                try:
-                    count += await self._apply_some(bulk, 1)
-                except errors.StorageRefusedError as error:
-                    _log.error("process not changed", extra=_facts(bulk) | {"why": str(error)})
-                    count += await self._apply_some(bulk, 1, fails=True)
+            count = sum([await self._apply_some(bulk, 1) for _ in range(limit)])
         if not count:
             return 0, _LOCKED_SECONDS
         return count, 0.0 if bulk.rate_max is None else count / bulk.rate_max
 
-    async def _apply_some(self, bulk: BulkOperation, limit: int, *, fails: bool = False) -> int:
-        count, effects = await self.bulks.apply(bulk, limit=limit, fails=fails)
+    async def _apply_some(self, bulk: BulkOperation, limit: int) -> int:
+        count, effects = await self.bulks.apply(bulk, limit=limit)
         self.effects.apply(effects)
         self.context.metrics.bulk_processes.add(count, (bulk.kind.value,))
         return count

@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import datetime as dt
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -36,11 +37,16 @@ from progressor.storage.rows.filters import EXAMINED_MAX, filter_document
 
 _SQL = statements.load("jobs/bulks")
 
+_log = logging.getLogger(__name__)
+
 MATCHED_MAX = 5_000
 """Processes that one transaction reads for a snapshot."""
 
 FOLLOWED_MAX = 1_000_000
 """Processes after which an operation stops to follow."""
+
+ATTEMPTS_MAX = 600
+"""How often the lock of a process is tried, after which it fails; about a minute."""
 
 OUTCOMES_MAX = 100_000
 """Processes whose outcomes are counted."""
@@ -57,11 +63,12 @@ class _StartedRow(NamedTuple):
 class _AppliedRow(NamedTuple):
     namespace: str
     process_id: str
-    result: str
+    result: str | None
     removed: bool | None
     leads: bool | None
     cancelled: builtins.list[Any] | None
     effects: builtins.list[Any] | None
+    error: str | None
 
 
 class _OutcomesRow(NamedTuple):
@@ -117,20 +124,25 @@ class Bulks:
         )  # fmt: skip
         return is_all
 
-    async def apply(
-        self, bulk: BulkOperation, *, limit: int, fails: bool = False
-    ) -> tuple[int, Effects]:
+    async def apply(self, bulk: BulkOperation, *, limit: int) -> tuple[int, Effects]:
         """Apply an operation to at most `limit` processes; return to how many.
 
-        `fails`: record that the first of them cannot be applied.
+        Those that are locked are left for later. With a limit of 1, what PostgreSQL refuses is
+        recorded as the result of its process.
         """
         rows = await self._context.call(
-            self._apply, operation_id=bulk.operation_id, limit=limit, fails=fails
+            self._apply, operation_id=bulk.operation_id, limit=limit, attempts_max=ATTEMPTS_MAX
         )
         effects = NO_EFFECTS
         for row in rows:
             effects |= _effects_of(bulk, row)
-        return len(rows), effects
+            if row.error:
+                place = {"namespace": row.namespace, "process_id": row.process_id}
+                _log.error(
+                    "process not changed",
+                    extra={"operation_id": bulk.operation_id, "why": row.error} | place,
+                )
+        return sum(row.result is not None for row in rows), effects
 
     async def get(self, operation_id: str) -> BulkOperation:
         """Read an operation. Raises ProcessNotFoundError if there is none."""

@@ -11,7 +11,7 @@ import pytest
 from progressor import errors
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.intent import Complete
-from progressor.domain.processes.process import ProcessStatus, process_key
+from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.views.bulk import (
     NAMESPACE,
     OPERATIONS,
@@ -158,15 +158,109 @@ async def test_what_a_task_with_constraints_broke_is_applied_alone(
 ) -> None:
     """The gates of several would be locked in no order, and for as long as all of them take."""
     for _ in range(2):
-        key = await store.ready()
-        await store.admit(a_request(key, constraints=Constraints(gates={"a": 1})), run=False)
-        [call] = await store.claim_due()
-        await store.settled(call.task, BROKEN)
+        await constrained(store)
     name = (await started(store, bulks, broken=0)).operation_id
     await bulks.match(name)
 
     bulk = await bulks.get(name)
     assert [(await bulks.apply(bulk, limit=9))[0] for _ in range(3)] == [1, 1, 0]
+
+
+async def constrained(store: Store) -> ProcessKey:
+    """Break a process by a task with a gate."""
+    key = await store.ready()
+    await store.admit(a_request(key, constraints=Constraints(gates={"a": 1})), run=False)
+    [call] = await store.claim_due()
+    await store.settled(call.task, BROKEN)
+    return key
+
+
+async def by_process(bulks: Bulks, name: str) -> dict[str, tuple[str, str]]:
+    items = await bulks.items(name, failed=False, after=0, limit=99)
+    return {it.process_id: (it.result.value, it.reason) for it in items}
+
+
+async def test_what_is_locked_is_left_for_the_next_pass(
+    store: Store, bulks: Bulks, observer: psycopg.Connection[Any], database: str
+) -> None:
+    plain = [fresh_key() for _ in range(3)]
+    await store.broken(plain[0])
+    await store.broken(plain[1])
+    alone = [await constrained(store) for _ in range(3)]
+    await store.broken(plain[2])
+    name = (await started(store, bulks, broken=0)).operation_id
+    await bulks.match(name)
+    locked = {plain[0].process_id, alone[1].process_id}
+    with psycopg.connect(database) as locker:
+        locker.execute(
+            "SELECT FROM progressor.processes WHERE process_id = ANY (%s) FOR UPDATE", [[*locked]]
+        )
+        for _ in range(9):
+            await bulks.apply(await bulks.get(name), limit=9)
+            assert broken_invariants(observer) == {}
+        found = await by_process(bulks, name)
+        assert {it for it, (result, _) in found.items() if result == "pending"} == locked
+        bulk = await bulks.get(name)
+        assert (bulk.state, bulk.done_count) == (BulkState.RUNNING, 4)
+
+    while (bulk := await bulks.get(name)).state is BulkState.RUNNING:
+        await bulks.apply(bulk, limit=9)
+    assert (bulk.state, bulk.done_count) == (BulkState.DONE, 6)
+    assert broken_invariants(observer) == {}
+
+
+async def test_what_stays_locked_fails_in_the_end(
+    store: Store, bulks: Bulks, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ATTEMPTS_MAX", 2)
+    keys = [await constrained(store), await constrained(store)]
+    name = (await started(store, bulks, broken=1)).operation_id
+    await bulks.match(name)
+    with psycopg.connect(database) as locker:
+        locker.execute(
+            "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
+            [keys[1].process_id],
+        )
+        while (bulk := await bulks.get(name)).state is BulkState.RUNNING:
+            await bulks.apply(bulk, limit=9)
+
+    assert (bulk.done_count, bulk.failed_count) == (2, 1)
+    assert (await by_process(bulks, name))[keys[1].process_id] == ("failed", "PROCESS_LOCKED")
+
+
+async def test_what_postgresql_refuses_fails_alone_also_beside_what_is_locked(
+    store: Store, bulks: Bulks, database: str, observer: psycopg.Connection[Any]
+) -> None:
+    locked, bad, good = fresh_key(), fresh_key(), fresh_key()
+    for key in (good, bad, locked):  # the last comes first
+        await store.broken(key)
+        store.clock.advance(HOUR)
+    name = (await started(store, bulks, broken=0)).operation_id
+    await bulks.match(name)
+    observer.execute(
+        "ALTER TABLE progressor.schedule ADD CONSTRAINT refuses CHECK (process_id <> %s)".replace(
+            "%s", f"'{bad.process_id}'"
+        )
+    )
+    try:
+        with psycopg.connect(database) as locker:
+            locker.execute(
+                "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
+                [locked.process_id],
+            )
+            bulk = await bulks.get(name)
+            with pytest.raises(errors.StorageRefusedError):
+                await bulks.apply(bulk, limit=9)
+            counts = [(await bulks.apply(bulk, limit=1))[0] for _ in range(3)]
+        await bulks.apply(bulk, limit=1)
+    finally:
+        observer.execute("ALTER TABLE progressor.schedule DROP CONSTRAINT refuses")
+
+    assert counts == [0, 1, 1]
+    assert await by_process(bulks, name) == {
+        locked.process_id: ("done", ""), bad.process_id: ("failed", "INTERNAL"),
+        good.process_id: ("done", ""),
+    }  # fmt: skip
 
 
 async def test_a_snapshot_goes_on_where_enough_has_been_examined(
@@ -190,6 +284,38 @@ async def test_a_snapshot_goes_on_where_enough_has_been_examined(
     assert is_all == [False, False, False, True]
     assert finished.process_id not in {it.process_id for it in items}
     assert len(items) == 1
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR], ids=["back", "forward"])
+async def test_a_snapshot_is_that_of_the_start_whatever_the_clock_says(
+    store: Store, bulks: Bulks, step: dt.timedelta
+) -> None:
+    broken, retried, running = fresh_key(), fresh_key(), await store.ready()
+    await store.broken(broken)
+    await store.broken(retried)
+    store.clock.advance(step)
+    for kind in (BulkKind.RETRY, BulkKind.NOTIFY):
+        await bulks.start(
+            BulkRequest(operation_id=kind, kind=kind, filter=ProcessFilter(namespace="orders")), {}
+        )
+    store.clock.advance(step)
+    await store.recover(retried, retries=True)
+    await store.admit(a_request(running))
+    for work in await store.claim_due():
+        await store.settled(work.task, BROKEN if work.task.key == retried else success())
+    await store.broken(fresh_key())
+    await store.ready()
+
+    for kind in (BulkKind.RETRY, BulkKind.NOTIFY):
+        assert await bulks.match(kind)
+
+    found = {
+        kind: [it.process_id for it in await bulks.items(kind, failed=False, after=0, limit=9)]
+        for kind in (BulkKind.RETRY, BulkKind.NOTIFY)
+    }
+    assert found == {
+        BulkKind.RETRY: [broken.process_id], BulkKind.NOTIFY: [running.process_id],
+    }  # fmt: skip
 
 
 async def test_following_ends_at_a_number_of_processes(

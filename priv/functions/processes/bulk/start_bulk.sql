@@ -47,10 +47,11 @@ BEGIN
     IF v_started.verdict = 'accepted' THEN
         INSERT INTO bulk_operations (
             operation_id, slot, kind, filter, args, reason, author, rate_max, failed_share_max,
-            failed_window, follow, created_at, updated_at
+            failed_window, follow, created_at, updated_at, snapshot
         ) VALUES (
             p_operation_id, p_slot, p_kind, p_filter, p_args, p_reason, p_author, p_rate_max,
-            p_failed_share_max, p_failed_window, p_follow, v_started.admitted_at, v_started.admitted_at
+            p_failed_share_max, p_failed_window, p_follow, v_started.admitted_at, v_started.admitted_at,
+            pg_current_snapshot()
         );
     END IF;
     verdict := v_started.verdict;
