@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from progressor import errors
+from progressor.domain.processes.policy import Pause
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.telemetry.logs.printable import printable
 
@@ -255,6 +256,12 @@ def duration_text(duration: dt.timedelta) -> str:
         found += f"{count}{unit}" if count else ""
     left = f"{seconds}.{milliseconds:03d}".rstrip("0").rstrip(".")
     return found if left == "0" else f"{found}{left}s"
+
+
+def pause_text(pause: Pause) -> str:
+    by = f" by {pause.author}" if pause.author else ""
+    refusing = ", refuses requests" if pause.refuses_requests else ""
+    return one_line(f"since {instant_text(pause.paused_at)}{by}{refusing}: {pause.reason}")
 
 
 def status_text(status: str) -> Text:

@@ -6,6 +6,7 @@ cyclopts turns each field of a dataclass into an option.
 import contextlib
 import dataclasses
 import datetime as dt
+import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ TIMEOUT_MIN = 0.001
 """Seconds."""
 
 _ENGINE = Group("Engine", sort_key=10)
+_ADDRESS = "127.0.0.1:7420"
 _TIMEOUT_MAX = 7 * 86_400
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
@@ -287,7 +289,7 @@ if TYPE_CHECKING:  # loaded by the commands that make one
 class EngineOptions:
     """How to reach an engine."""
 
-    address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = "127.0.0.1:7420"
+    address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = _ADDRESS
     """Where the engine listens: host:port or unix:/path."""
     timeout: float = 30.0
     """Seconds to wait for the answer; an accepted task continues after that."""
@@ -303,6 +305,14 @@ class EngineOptions:
         except errors.ConfigError as error:
             raise bad_input(error.key, error.description) from error
         check_range("--timeout", self.timeout, TIMEOUT_MIN, _TIMEOUT_MAX)
+
+    @property
+    def again(self) -> str:
+        """What reaches the same engine, at the end of a command that is printed; "" by default."""
+        address = f" --address {shlex.quote(self.address)}" if self.address != _ADDRESS else ""
+        if self.tls_authority is not None:
+            return f"{address} --tls-authority {shlex.quote(str(self.tls_authority))}"
+        return f"{address} --tls" if self.tls else address
 
     @property
     def credentials(self) -> grpc.ChannelCredentials | None:

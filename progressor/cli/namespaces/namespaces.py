@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.console import RenderableType
 
+from progressor import errors
 from progressor.cli.input.options import (
     PAGE_MAX,
     EngineOptions,
@@ -17,9 +18,19 @@ from progressor.cli.input.options import (
     option,
     pairs,
 )
-from progressor.cli.output import Column, facts, instant_text, one_line, plain, show, table
+from progressor.cli.output import (
+    Column,
+    ExitCode,
+    facts,
+    instant_text,
+    pause_text,
+    plain,
+    report_words,
+    show,
+    table,
+)
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.policy import Pause, RetryPolicy
+from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.views.bulk import OPERATIONS
 from progressor.sdk.values.namespaces import NamespaceConfig, OnError, ZombiePolicy
 from progressor.settings.decoding import Given, keys_of
@@ -52,7 +63,7 @@ _NAMESPACES: Mapping[str, Column[NamespaceConfig]] = {
     "processor": lambda it: ", ".join(it.processor_targets),
     "revision": lambda it: str(it.revision),
     "updated": lambda it: instant_text(it.updated_at),
-    "paused": lambda it: "" if it.pause is None else _pause_text(it.pause),
+    "paused": lambda it: "" if it.pause is None else pause_text(it.pause),
 }
 
 
@@ -113,7 +124,7 @@ async def pause(
     ] = False,
     every: All = False,
     engine: EngineOptions = EngineOptions(),
-) -> None:
+) -> ExitCode:
     """Pause namespaces until they are resumed: none of their steps begins, in any replica.
 
     Running steps end normally. Timers wait, schedules do not run, requests are admitted and wait.
@@ -124,16 +135,18 @@ async def pause(
         return await client.namespaces.pause(name, reason=reason, author=by, refuse=refuse)
 
     # Bulk operations are of use while the namespaces of their processes are paused.
-    await _each(names, one, every=every, without=(OPERATIONS,), engine=engine)
+    return await _each(names, one, every=every, without=(OPERATIONS,), engine=engine)
 
 
-async def resume(*names: str, every: All = False, engine: EngineOptions = EngineOptions()) -> None:
+async def resume(
+    *names: str, every: All = False, engine: EngineOptions = EngineOptions()
+) -> ExitCode:
     """Resume paused namespaces; what came due in the pause runs at once."""
 
     async def one(client: "Client", name: str) -> NamespaceConfig:
         return await client.namespaces.resume(name)
 
-    await _each(names, one, every=every, engine=engine)
+    return await _each(names, one, every=every, engine=engine)
 
 
 async def delete(name: str, /, *, engine: EngineOptions = EngineOptions()) -> None:
@@ -192,16 +205,31 @@ async def _each(
     every: bool,
     without: Sequence[str] = (),
     engine: EngineOptions,
-) -> None:
-    """Change the namespaces of these names, or all `without` some, and print them."""
+) -> ExitCode:
+    """Change the namespaces of these names, or all `without` some, and print them.
+
+    Of several, one that is refused does not keep the others from being changed.
+    """
     if bool(names) == every:
         raise bad_input("NAMES", "either names or --all must be given")
     async with client_of(engine) as client:
         if every:
             listed = client.namespaces.list(page_size=PAGE_MAX)
             names = [it.name async for it in listed if it.name not in without]
-        found = [await change(client, name) for name in names]
-    show({"namespaces": found}, table(_NAMESPACES, found), as_json=engine.json)
+        found, refused = [], []
+        for name in dict.fromkeys(names):
+            try:
+                found.append(await change(client, name))
+            except errors.ProgressorError as error:
+                if len(names) == 1:
+                    raise
+                refused.append({"name": name, "reason": error.reason, "message": str(error)})
+    shown = [table(_NAMESPACES, found)] if found else []
+    show({"namespaces": found, "refused": refused}, *shown, as_json=engine.json)
+    for it in () if engine.json else refused:
+        message = f"{it['name']}: {it['message']}"
+        report_words(message, it["reason"], {}, code=ExitCode.FAILED, as_json=False)
+    return ExitCode.FAILED if refused else ExitCode.DONE
 
 
 def _login_name() -> str:
@@ -210,12 +238,6 @@ def _login_name() -> str:
     except (OSError, KeyError):
         # A container may run as a user without a name.
         return ""
-
-
-def _pause_text(pause: Pause) -> str:
-    by = f" by {pause.author}" if pause.author else ""
-    refusing = ", refuses requests" if pause.refuses_requests else ""
-    return one_line(f"since {instant_text(pause.paused_at)}{by}{refusing}: {pause.reason}")
 
 
 def _put(table: dict[str, object], path: Sequence[str], value: str) -> None:
@@ -254,7 +276,7 @@ def _show(config: NamespaceConfig, engine: EngineOptions) -> None:
     assert isinstance(document, dict), "a dataclass is a table"
     texts = {key: _text(value) for key, value in document.items()}
     if config.pause is not None:
-        texts["pause"] = _pause_text(config.pause)
+        texts["pause"] = pause_text(config.pause)
     people: RenderableType = facts(texts)
     show(config, people, as_json=engine.json)
 

@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import getpass
 import re
+import shlex
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from cyclopts import Group, Parameter
 from cyclopts.types import Int32
 from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from progressor import errors
 from progressor.cli.input.filters import FilterInput, filter_text
@@ -40,10 +42,13 @@ from progressor.cli.output import (
     instant_text,
     more_note,
     one_line,
+    pause_text,
     show,
     status_text,
     table,
 )
+from progressor.domain.processes.policy import Pause
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.sdk.client.bulk import (
     BulkItem,
     BulkKind,
@@ -219,15 +224,17 @@ async def list_operations(*, limit: Limit = 100, options: EngineOptions = Engine
     check_limit(limit)
     async with client_of(options) as client:
         found, more = await first(limit, client.bulk.list(page_size=min(PAGE_MAX, limit + 1)))
-    document = {"operations": found, "more": more}
-    show(document, table(_OPERATIONS, found), *more_note(limit, more=more), as_json=options.json)
+        pause = await _pause_of(client)
+    document = {"operations": found, "more": more, "pause": pause}
+    notes = (*more_note(limit, more=more), *_pause_notes(pause, options))
+    show(document, table(_OPERATIONS, found), *notes, as_json=options.json)
 
 
 async def show_operation(operation_id: str, /, *, options: EngineOptions = EngineOptions()) -> None:
     """Print an operation and its progress."""
     async with client_of(options) as client:
         bulk = await client.bulk.get(operation_id, count_outcomes=True)
-    show(bulk, _facts(bulk), *_hints(bulk), as_json=options.json)
+        await _show(client, bulk, options)
 
 
 async def watch(operation_id: str, /, *, options: EngineOptions = EngineOptions()) -> ExitCode:
@@ -307,7 +314,7 @@ async def _run(
             **wanted,
         )
         if how.detach:
-            show(bulk, _facts(bulk), as_json=scope.json)
+            await _show(client, bulk, scope)
             return ExitCode.DONE
         bulk = await _watched(client, bulk, scope)
     return _end(bulk, scope)
@@ -321,10 +328,16 @@ async def _watched(client: Client, bulk: BulkOperation, options: EngineOptions) 
         TextColumn("{task.fields[failed]}"), TimeRemainingColumn(),
         console=console, disable=not console.is_terminal or options.json,
     )  # fmt: skip
+    pause: Pause | None = None
     try:
         with progress:
             bar = progress.add_task(_words(bulk.kind), total=None, failed="")
             while not bulk.has_ended:
+                # In a pause a bar would stand still without a word.
+                before, pause = pause, await _pause_of(client)
+                if pause != before and not options.json:
+                    notes = [*_pause_notes(pause, options)] or ["operations are resumed"]
+                    console.print(*notes, sep="\n", soft_wrap=True)
                 await asyncio.sleep(_LOOK_SECONDS)
                 bulk = await _patiently(client.bulk.get, bulk.operation_id, options.timeout)
                 progress.update(
@@ -334,11 +347,11 @@ async def _watched(client: Client, bulk: BulkOperation, options: EngineOptions) 
                     failed=f"{bulk.failed_count:,} failed" if bulk.failed_count else "",
                 )
     except asyncio.CancelledError:
-        operation_id = bulk.operation_id
+        operation_id = shlex.quote(bulk.operation_id)
         sys.stderr.write(
             f"\noperation {operation_id} continues\n"
-            f"  watch it: progressor bulk watch {operation_id}\n"
-            f"  stop it:  progressor bulk stop {operation_id}\n"
+            f"  watch it: progressor bulk watch {operation_id}{options.again}\n"
+            f"  stop it:  progressor bulk stop {operation_id}{options.again}\n"
         )
         raise
     return await _outcomes(client, bulk.operation_id, options)
@@ -369,8 +382,14 @@ async def _patiently(look: Callable[[str], Awaitable[T]], operation_id: str, sec
     return await look(operation_id)
 
 
+async def _show(client: Client, bulk: BulkOperation, options: EngineOptions) -> None:
+    pause = None if bulk.has_ended or options.json else await _pause_of(client)
+    notes = (*_hints(bulk, options), *_pause_notes(pause, options))
+    show(bulk, _facts(bulk), *notes, as_json=options.json)
+
+
 def _end(bulk: BulkOperation, options: EngineOptions) -> ExitCode:
-    show(bulk, _facts(bulk), *_hints(bulk), as_json=options.json)
+    show(bulk, _facts(bulk), *_hints(bulk, options), as_json=options.json)
     is_done = bulk.state is BulkState.DONE and not (bulk.failed_count or bulk.error_count)
     return ExitCode.DONE if is_done and bulk.matched_count else ExitCode.FAILED
 
@@ -395,12 +414,26 @@ def _preview(what: str, preview: BulkPreview, rate_max: int | None) -> list[Rend
     return shown
 
 
-def _hints(bulk: BulkOperation) -> Iterator[RenderableType]:
+def _hints(bulk: BulkOperation, options: EngineOptions) -> Iterator[RenderableType]:
     if bulk.failed_count:
-        yield f"failed processes: progressor bulk results --failed {bulk.operation_id}"
+        operation_id = shlex.quote(bulk.operation_id)
+        yield f"failed processes: progressor bulk results --failed {operation_id}{options.again}"
     if bulk.error_count:
         where = f" -n {bulk.filter.namespace}" if bulk.filter.namespace else ""
-        yield f"why they are in error: progressor failures{where}"
+        yield f"why they are in error: progressor failures{where}{options.again}"
+
+
+async def _pause_of(client: Client) -> Pause | None:
+    """Return the pause of all operations; None also if the caller may not know."""
+    with contextlib.suppress(errors.ProgressorError):
+        return (await client.namespaces.get(OPERATIONS)).pause
+    return None
+
+
+def _pause_notes(pause: Pause | None, options: EngineOptions) -> Iterator[RenderableType]:
+    if pause is not None:
+        yield Text(f"No operation goes on: all are paused {pause_text(pause)}", style="yellow")
+        yield f"resume them: progressor namespace resume {OPERATIONS}{options.again}"
 
 
 def _rounded(seconds: float) -> str:

@@ -11,6 +11,7 @@ from progressor.cli.input.filters import FilterInput
 from progressor.cli.input.options import (
     PAGE_MAX,
     ConstraintsInput,
+    EngineOptions,
     HistoryInput,
     NamespaceOptions,
     RequestInput,
@@ -127,7 +128,7 @@ async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOption
         snapshot.explanation,
         *(it.explanation for it in snapshot.waits),
         *(it.explanation for it in replies),
-        *_like_it(snapshot.failure),
+        *_like_it(snapshot.failure, options),
     )
     sentences = [*filter(None, explanations)]
     document = {
@@ -239,11 +240,11 @@ def _group_text(group: FailureGroup) -> str:
     return f"{one_line(group.failure_id)}: {broken_text(group)} in error now; seen {seen}"
 
 
-def _like_it(group: FailureGroup | None) -> Iterator[str]:
+def _like_it(group: FailureGroup | None, engine: EngineOptions) -> Iterator[str]:
     if group is None:
         return
     yield f"Group of failures {_group_text(group)}."
-    chosen = f"-n {group.namespace} --failure {group.failure_id}"
+    chosen = f"-n {group.namespace} --failure {group.failure_id}{engine.again}"
     yield f"To list them: progressor list {chosen}"
     yield f"To retry them all: progressor bulk retry {chosen}"
 

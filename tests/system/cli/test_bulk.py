@@ -1,10 +1,14 @@
 """Bulk commands against a scripted engine: what they ask, what they refuse, and their words."""
 
+import re
+
 import pytest
 from grpc import StatusCode
 
 from progressor.cli.output import ExitCode
+from progressor.domain.views.bulk import OPERATIONS
 from progressor.v1 import bulk_service_pb2 as pb
+from progressor.v1 import namespace_service_pb2, process_service_pb2, types_pb2
 from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 
 FILTER = ("--status", "error", "--status", "init", "--id-prefix", "a b")
@@ -47,7 +51,8 @@ def test_the_end_of_all_processes_has_to_be_asked_for(
 
     for words in (filtered, ("--all",)):
         cli("bulk", *for_all, "--detach", *words)
-    assert [len(it.filter.statuses) for it in engine.requests] == [1, 0]
+    started = [it for it in engine.requests if isinstance(it, pb.StartBulkRequest)]
+    assert [len(it.filter.statuses) for it in started] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -88,3 +93,36 @@ def test_the_description_of_an_error_names_options_too(engine: ScriptedEngine, c
     err = cli("list", "--created-to", "2026-01-31").err
 
     assert "--created-to: must not be before --created-from, got 'created_from'" in err
+
+
+@pytest.mark.parametrize("line", ["list", "show b", "retry --yes --detach"])
+def test_paused_operations_are_not_shown_without_a_word(
+    engine: ScriptedEngine, cli: Cli, line: str
+) -> None:
+    pause = types_pb2.Pause(reason="restore", author="ann")
+    engine.answers["GetNamespace"] = namespace_service_pb2.GetNamespaceResponse(
+        namespace=namespace_service_pb2.Namespace(name=OPERATIONS, pause=pause)
+    )
+    bulk = pb.BulkOperation(operation_id="b", state=pb.BULK_STATE_RUNNING)
+    engine.answers["StartBulk"] = pb.StartBulkResponse(operation=bulk)
+    engine.answers["GetBulk"] = pb.GetBulkResponse(operation=bulk)
+
+    out = cli("bulk", *line.split()).out
+
+    assert re.search("all are paused since .* by ann: restore", out)
+    assert f"progressor namespace resume {OPERATIONS} --address {engine.address}" in out
+
+
+def test_commands_that_are_printed_reach_the_same_engine(engine: ScriptedEngine, cli: Cli) -> None:
+    bulk = pb.BulkOperation(operation_id="a b", error_count=1, failed_count=1)
+    bulk.filter.namespace = "orders"
+    engine.answers["GetBulk"] = pb.GetBulkResponse(operation=bulk)
+    group = process_service_pb2.FailureGroup(namespace="orders", failure_id="0f3c")
+    engine.answers["Get"] = process_service_pb2.GetResponse(failure=group)
+
+    shown, why = cli("bulk", "show", "a b").out, cli("why", "p").out
+
+    there = f" --address {engine.address}\n"
+    assert f"progressor bulk results --failed 'a b'{there}" in shown
+    assert f"progressor failures -n orders{there}" in shown
+    assert f"progressor bulk retry -n orders --failure 0f3c{there}" in why

@@ -11,7 +11,7 @@ import pytest_asyncio
 from progressor.cli.output import ExitCode
 from progressor.domain.views.bulk import OPERATIONS
 from progressor.runtime.step import bulk_steps
-from progressor.sdk import BulkOperation, BulkState
+from progressor.sdk import BulkKind, BulkOperation, BulkState
 from tests.support.api.terminal import INTERRUPT, SHOW_CURSOR, Terminal
 from tests.support.engine.replica import Env, Replica, answering, broken, open_env, running_replica
 
@@ -73,6 +73,27 @@ async def test_after_a_yes_the_progress_is_drawn_to_the_end(env: Env) -> None:
     assert code == ExitCode.DONE
     assert re.search(r"state +done", terminal.words)
     assert (bulk.state, bulk.done_count, bulk.reason) == (BulkState.DONE, 3, "INC-1")
+
+
+async def test_a_pause_of_the_operations_is_said_beside_the_bar(env: Env) -> None:
+    await operations_exist(env)
+    await env.client.namespaces.pause(OPERATIONS, reason="restore")
+    try:
+        async with Terminal.running(*retry(env, "--yes")) as terminal:
+            await terminal.shows("all are paused since")
+            await env.client.namespaces.resume(OPERATIONS)
+            code = await terminal.ended()
+            await terminal.shows(SHOW_CURSOR)
+    finally:
+        await env.client.namespaces.resume(OPERATIONS)
+
+    assert code == ExitCode.DONE
+    assert f"progressor namespace resume {OPERATIONS}" in terminal.words
+
+
+async def operations_exist(env: Env) -> None:
+    """Let the engine create the namespace of operations."""
+    await env.client.bulk.start(BulkKind.RETRY, id_prefix="none")
 
 
 async def test_processes_that_break_again_are_counted_at_the_end(env: Env) -> None:

@@ -255,11 +255,12 @@ def test_why_and_get_of_a_broken_process_name_its_group_of_failures(
         "0123456789ab: 3,334 in error now; seen first 2026-01-31 12:00:00.000Z, last"
         " 2026-01-31 12:01:00.000Z"
     )
+    these = f"-n orders --failure 0123456789ab --address {engine.address}"
     assert cli("why", "-n", "orders", "order-1").out.splitlines() == [
         "It is broken.",
         f"Group of failures {group}.",
-        "To list them: progressor list -n orders --failure 0123456789ab",
-        "To retry them all: progressor bulk retry -n orders --failure 0123456789ab",
+        f"To list them: progressor list {these}",
+        f"To retry them all: progressor bulk retry {these}",
     ]
     assert f"failure       {group}" in cli("get", "-n", "orders", "order-1").out
     document = cli("why", "order-1", "--json").document

@@ -110,6 +110,21 @@ async def test_a_file_is_applied_once_and_exported_as_it_is(
     assert [it.code for it in (tried, first, second, third, fourth, all_of_them)] == [0] * 6
 
 
+async def test_a_pause_of_several_says_which_were_paused(ask: Callable[..., Any]) -> None:
+    for name in ("a", "b"):
+        await ask("create", name, "--target", "h:1")
+
+    paused = await ask("pause", "a", "nosuch", "b", "--reason", "why")
+    resumed = await ask("resume", "nosuch", "b", "--json")
+    alone = await ask("resume", "nosuch")
+
+    assert [it.code for it in (paused, resumed, alone)] == [1, 1, 3]
+    assert [it.split()[0] for it in paused.out.splitlines()] == ["namespace", "a", "b"]
+    assert "error: nosuch: namespace 'nosuch' does not exist" in paused.err
+    assert [it["name"] for it in resumed.document["namespaces"]] == ["b"]
+    assert [it["reason"] for it in resumed.document["refused"]] == ["NAMESPACE_NOT_FOUND"]
+
+
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_an_apply_that_fails_says_how_far_it_came(
     form: str, engine: ScriptedEngine, cli: Cli, tmp_path: Path
