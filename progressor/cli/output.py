@@ -4,15 +4,17 @@ import base64
 import dataclasses
 import datetime as dt
 import enum
+import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import grpc
 import msgspec
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -27,13 +29,24 @@ Column: TypeAlias = Callable[[Item], str | Text]
 """Returns the cell of a column for an item."""
 
 PIPE_COLUMNS = 240
-"""The width of tables in a pipe."""
+"""The width of drawings in a pipe."""
+
+_UNBOUNDED = 1_000_000
 
 _PAYLOAD_SHOWN = 2000
 _DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60))
-_NEVER_WRAPPED = (
-    "at", "created", "status since", "held since", "waits since", "updated", "status", "type",
-    "task", "event", "events",
+_GAP = 2
+_TEXT_MIN = 16
+_FOLDED = frozenset({"meaning"})
+_TEXTS = _FOLDED | {
+    "why", "what", "detail", "note", "payload", "reason", "does", "times", "processor", "paused",
+    "runs", "nodes", "for all of", "value", "default", "by",
+}  # fmt: skip
+"""Columns that are shortened; others are copied, or of no use without their end."""
+
+_LEFT_OUT_FIRST = (
+    "variable", "revision", "updated", "created", "events", "release", "first seen", "in all", "by",
+    "status since", "last seen",
 )  # fmt: skip
 _STATUS_STYLES: Mapping[str, str] = {
     "init": "cyan", "waiting": "cyan", "available": "bold cyan", "blocked": "cyan",
@@ -161,13 +174,22 @@ def show(
         # Not with rich, which would wrap it.
         sys.stdout.write(render(document) + "\n")
         return
-    # A pipe has no width, and its readers expect whole lines.
-    width = None if sys.stdout.isatty() else PIPE_COLUMNS
-    console = console or SafeConsole(highlight=False, width=width)
+    if console is None and not sys.stdout.isatty():
+        _print_to_pipe(people)
+        return
+    console = console or SafeConsole(highlight=False)
     for each in people:
         renderable = Text(each) if isinstance(each, str) else each
         is_sentence = isinstance(renderable, Text)
         console.print(renderable, soft_wrap=is_sentence and not console.is_terminal)
+
+
+def _print_to_pipe(people: Iterable[RenderableType]) -> None:
+    """Print whole lines: a pipe has no width."""
+    file = io.StringIO()
+    console = SafeConsole(file=file, width=_UNBOUNDED, highlight=False)
+    show(None, *people, as_json=False, console=console)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in file.getvalue().split("\n")[:-1])
 
 
 def print_line(text: str) -> None:
@@ -180,15 +202,54 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def table(columns: Mapping[str, Column[Item]], items: Iterable[Item]) -> Table:
+def table(columns: Mapping[str, Column[Item]], items: Iterable[Item]) -> RenderableType:
     """Return a table with a row for each item; `columns` by their headings."""
-    found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in columns:
-        found.add_column(heading, overflow="fold", no_wrap=heading in _NEVER_WRAPPED)
-    for item in items:
-        # Printable before rich measures the cells.
-        found.add_row(*(_printable_text(cell(item)) for cell in columns.values()))
-    return found
+    # Printable before the cells are measured.
+    rows = [[_printable_text(cell(item)) for cell in columns.values()] for item in items]
+    return _Table(tuple(columns), rows)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Table:
+    """Rows under headings; on a narrow terminal texts are shortened, then columns left out."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = {
+            it: max(cell_len(self.headings[it]), *(row[it].cell_len for row in self.rows), 0)
+            for it in range(len(self.headings))
+        }
+        if console.is_terminal:
+            self._fit(widths, options.max_width)
+        found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
+        for it, width in widths.items():
+            is_folded = it == 0 or self.headings[it] in _FOLDED
+            overflow: Literal["fold", "ellipsis"] = "fold" if is_folded else "ellipsis"
+            found.add_column(
+                self.headings[it], width=width, no_wrap=not is_folded, overflow=overflow
+            )
+        for row in self.rows:
+            found.add_row(*(row[it] for it in widths))
+        yield found
+        if left_out := [name for it, name in enumerate(self.headings) if it not in widths]:
+            yield Text(f"… not shown here: {', '.join(left_out)}", style="dim")
+
+    def _fit(self, widths: dict[int, int], room: int) -> None:
+        """Make the columns as narrow as need be, and leave out the least important ones."""
+        numbers = range(1, len(self.headings))
+        texts = [it for it in numbers if self.headings[it] in _TEXTS]
+        rank = {name: it for it, name in enumerate(_LEFT_OUT_FIRST)}
+        leaving = sorted(numbers, key=lambda it: (rank.get(self.headings[it], len(rank)), -it))
+        while True:
+            excess = sum(widths.values()) + _GAP * (len(widths) - 1) - room
+            slack = sum(max(widths[it] - _TEXT_MIN, 0) for it in texts if it in widths)
+            if excess <= slack or not leaving:
+                break
+            del widths[leaving.pop(0)]
+        for _ in range(min(excess, slack)):
+            widths[max((it for it in texts if it in widths), key=lambda it: widths[it])] -= 1
 
 
 def more_note(limit: int, *, more: bool) -> list[Text]:

@@ -5,9 +5,10 @@ import dataclasses
 import datetime as dt
 import io
 import json
+import operator
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -17,10 +18,12 @@ from progressor.cli.input.job_documents import duration_of
 from progressor.cli.input.options import json_object
 from progressor.cli.output import (
     EPILOGUE,
+    Column,
     ExitCode,
     SafeConsole,
     duration_text,
     exit_code_for,
+    facts,
     one_line,
     only_ours,
     payload_text,
@@ -107,6 +110,66 @@ def test_a_sentence_stays_whole_in_a_pipe(is_terminal: bool, line_count: int) ->
     show({}, "word " * 20, as_json=False, console=console)
 
     assert len(stream.getvalue().splitlines()) == line_count
+
+
+ROW = {"process": "p-1", "created": "today at noon", "events": "7", "why": "it broke " * 9}
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (
+            120,
+            [
+                "process  created        events  why",
+                f"p-1      today at noon  7       {ROW['why']}",
+            ],
+        ),
+        (
+            60,
+            [
+                "process  created        events  why",
+                "p-1      today at noon  7       it broke it broke it broke …",
+            ],
+        ),
+        (
+            45,
+            [
+                "process  events  why",
+                "p-1      7       it broke it broke it broke …",
+                "… not shown here: created",
+            ],
+        ),
+        (20, ["process", "p-1", "… not shown here:", "created, events, why"]),
+    ],
+)
+def test_a_narrow_terminal_has_shorter_texts_and_then_fewer_columns(
+    width: int, lines: list[str]
+) -> None:
+    stream = io.StringIO()
+    console = SafeConsole(file=stream, width=width, force_terminal=True, color_system=None)
+
+    show(None, _table_of(ROW), as_json=False, console=console)
+
+    assert [it.rstrip() for it in stream.getvalue().splitlines()] == [it.rstrip() for it in lines]
+
+
+def test_a_pipe_gets_whole_rows_without_spaces_at_their_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = {"why": "it broke " * 400, "b": "c"}
+
+    show(None, _table_of(long), facts(long), as_json=False)
+
+    why = long["why"]
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading == f"{'why':<{len(why)}}  b"
+    assert rows == [f"{why}  c", f"why  {why}".rstrip(), "b    c"]
+
+
+def _table_of(row: dict[str, str]) -> RenderableType:
+    columns: dict[str, Column[dict[str, str]]] = {it: operator.itemgetter(it) for it in row}
+    return table(columns, [row])
 
 
 def test_a_payload_that_is_nested_too_deeply_to_be_read_stands_as_base64() -> None:
