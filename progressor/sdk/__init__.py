@@ -137,6 +137,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         EngineUnavailableError as EngineUnavailableError,
         UnexpectedStatusError as UnexpectedStatusError,
     )
+    from progressor.sdk.transport.security import Tls as Tls
     from progressor.sdk.values.constraints import (
         Constraints as Constraints, GateHold as GateHold, GateHolder as GateHolder,
         Order as Order, TimeSpent as TimeSpent,
@@ -219,6 +220,7 @@ _MODULES = {
     "progressor.sdk.processor.step": "Step",
     "progressor.sdk.processor.verdicts": "Fail Reject Retry",
     "progressor.sdk.transport.failures": "EngineUnavailableError UnexpectedStatusError",
+    "progressor.sdk.transport.security": "Tls",
     "progressor.sdk.values.constraints": "Constraints GateHold GateHolder Order TimeSpent",
     "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
     "progressor.sdk.values.jobs": """

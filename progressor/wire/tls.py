@@ -8,7 +8,9 @@ written, so that this is reported only if they are still the same at the next lo
 import asyncio
 import dataclasses
 import logging
+import re
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,6 +21,12 @@ LOOK_SECONDS = 1.0
 """How often files are looked at."""
 
 _READS_MAX = 3
+_TOKEN = re.compile(r"[\x21-\x7e]{1,8000}")
+_LOCAL = re.compile(
+    r"unix(-abstract)?:.*|(dns:///|ipv[46]:)?(localhost|127(\.\d{1,3}){3}|\[::1\]):\d+", re.ASCII
+)
+
+_UNSENDABLE = "a token must be 1 to 8,000 printable ASCII characters without spaces"
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +106,7 @@ class Reloaded(Generic[Content]):
         self._content: Content | None = None
         self._known: _State = ()
         self._suspect: _State = ()
+        self._looked_at = 0.0
 
     @property
     def content(self) -> Content:
@@ -105,12 +114,24 @@ class Reloaded(Generic[Content]):
         assert self._content is not None, "files are used after they were loaded"
         return self._content
 
+    def latest(self) -> Content:
+        """Return what is in use, after a look unless there was one within LOOK_SECONDS.
+
+        For those who have no task that watches; from any thread.
+        """
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self.look()
+        return self.content
+
     def load(self) -> None:
         """Read the files for the first time.
 
         Raises:
             TlsFileError: They cannot be used.
         """
+        self._looked_at = time.monotonic()
         self._known, self._content = self._read_all()
 
     def look(self) -> None:
@@ -195,6 +216,29 @@ def read(field: str, path: Path | None) -> bytes | None:
         return None if path is None else path.read_bytes()
     except OSError as error:
         raise TlsFileError(field, f"{path}: {error.strerror}") from error
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file; TlsFileError if it has none."""
+    content = read("token", path) or b""
+    try:
+        token = content.decode("ascii").strip()
+        bearer(token)
+    except ValueError as error:
+        raise TlsFileError("token", f"{path}: {_UNSENDABLE}") from error
+    return token
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that carries a token; ValueError, without it, if that is impossible."""
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(_UNSENDABLE)
+    return (("authorization", f"Bearer {token}"),)
+
+
+def stays_on_machine(target: str) -> bool:
+    """Return whether what is sent to a target does not leave the machine."""
+    return _LOCAL.fullmatch(target) is not None
 
 
 def _check_pair(certificate: Path, key: Path) -> None:

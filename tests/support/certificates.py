@@ -1,6 +1,9 @@
 """Certificates of an authority of one's own, as files."""
 
+import dataclasses
 import datetime as dt
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +27,19 @@ class Pki:
         now = SystemClock().now()
         self._authority = Authority("test", now=now, lifetime=dt.timedelta(hours=1))
         replace(self.ca, self._authority.certificate)
+
+    def keep(self, files: TlsFiles) -> TlsFiles:
+        """Return copies that stay as they are when the files are replaced."""
+        kept = Path(tempfile.mkdtemp(dir=self.directory))
+        for path in files.paths:
+            shutil.copy(path, kept)
+        return TlsFiles(
+            **{
+                it.name: kept / path.name
+                for it in dataclasses.fields(files)
+                if (path := getattr(files, it.name)) is not None
+            }
+        )
 
     def issue(
         self, name: str, *, hosts: Sequence[str] = LOCAL, uris: Sequence[str] = ()

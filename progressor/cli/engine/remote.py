@@ -18,6 +18,7 @@ from progressor.cli.input.options import (
 from progressor.cli.output import Column, ExitCode, show, status_text, table
 from progressor.sdk.client.replicas import LogLevel, Replica
 from progressor.sdk.transport.failures import error_for, read_status
+from progressor.sdk.transport.security import Security
 
 _UNTIL_CHANGED = dt.timedelta()
 
@@ -30,12 +31,8 @@ async def health(
     engine: EngineOptions = EngineOptions(),
 ) -> ExitCode:
     """Check the health of an engine; the exit code is 0 if it is serving, 5 if it is not."""
-    credentials = engine.credentials
-    channel = (
-        grpc.aio.insecure_channel(engine.address)
-        if credentials is None
-        else grpc.aio.secure_channel(engine.address, credentials)
-    )
+    security = Security(engine.address, **engine.identity)
+    channel = security.channel(grpc.aio, engine.address, (), security.material)
     check = channel.unary_unary(
         "/grpc.health.v1.Health/Check",
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
@@ -44,7 +41,7 @@ async def health(
     request = health_pb2.HealthCheckRequest(service=service)
     async with channel:
         try:
-            answer = await check(request, timeout=engine.timeout)
+            answer = await check(request, timeout=engine.timeout, metadata=security.authorization())
         except grpc.aio.AioRpcError as error:
             raise error_for(read_status(error, engine.address)) from error
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)

@@ -8,11 +8,10 @@ import dataclasses
 import datetime as dt
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar
 
-import grpc
 import msgspec
 from cyclopts import Group, Parameter, Token, convert
 from cyclopts.types import Int32, Int64
@@ -24,6 +23,7 @@ from progressor.sdk.codec.wire import object_to_wire
 from progressor.sdk.values.constraints import PRIORITY_DEFAULT, Constraints
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config, load
+from progressor.wire.tls import TlsFileError
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -293,10 +293,18 @@ class EngineOptions:
     """Where the engine listens: host:port or unix:/path."""
     timeout: float = 30.0
     """Seconds to wait for the answer; an accepted task continues after that."""
-    tls: Annotated[bool, Parameter(negative="")] = False
+    tls: Annotated[bool, Parameter(negative="", env_var="PROGRESSOR_TLS")] = False
     """Use TLS, and trust the system's certificate authorities."""
-    tls_authority: Path | None = None
-    """Use TLS, and trust the certificate authority in this PEM file."""
+    tls_ca: Annotated[Path | None, Parameter(env_var="PROGRESSOR_TLS_CA")] = None
+    """Use TLS, and trust the certificate authorities in this PEM file."""
+    tls_certificate: Annotated[Path | None, Parameter(env_var="PROGRESSOR_TLS_CERTIFICATE")] = None
+    """Use TLS, and show the certificate in this PEM file."""
+    tls_key: Annotated[Path | None, Parameter(env_var="PROGRESSOR_TLS_KEY")] = None
+    """The PEM file of the certificate's key."""
+    tls_server_name: Annotated[str, Parameter(env_var="PROGRESSOR_TLS_SERVER_NAME")] = ""
+    """Use TLS, and expect this name in the engine's certificate, instead of that of the address."""
+    token_file: Annotated[Path | None, Parameter(env_var="PROGRESSOR_TOKEN_FILE")] = None
+    """Send the bearer token in this file, over TLS, to this machine or to a unix socket."""
     json: Json = False
 
     def __post_init__(self) -> None:
@@ -309,21 +317,37 @@ class EngineOptions:
     @property
     def again(self) -> str:
         """What reaches the same engine, at the end of a command that is printed; "" by default."""
-        address = f" --address {shlex.quote(self.address)}" if self.address != _ADDRESS else ""
-        if self.tls_authority is not None:
-            return f"{address} --tls-authority {shlex.quote(str(self.tls_authority))}"
-        return f"{address} --tls" if self.tls else address
+        given = {
+            "--address": self.address if self.address != _ADDRESS else None,
+            "--tls-ca": self.tls_ca,
+            "--tls-certificate": self.tls_certificate,
+            "--tls-key": self.tls_key,
+            "--tls-server-name": self.tls_server_name,
+            "--token-file": self.token_file,
+        }
+        words = [f" {option} {shlex.quote(str(it))}" for option, it in given.items() if it]
+        return "".join([*words, " --tls"] if self.tls else words)
 
     @property
-    def credentials(self) -> grpc.ChannelCredentials | None:
-        """The credentials for TLS; None without TLS."""
-        if self.tls_authority is not None:
-            try:
-                return grpc.ssl_channel_credentials(self.tls_authority.read_bytes())
-            except OSError as error:
-                what = f"cannot read {self.tls_authority}: {error.strerror}"
-                raise bad_input("--tls-authority", what) from error
-        return grpc.ssl_channel_credentials() if self.tls else None
+    def identity(self) -> Mapping[str, Any]:
+        """The arguments of a client that say how it knows the engine, and who it is."""
+        from progressor.sdk.transport.security import Security, Tls  # noqa: PLC0415  # as below
+
+        files = {"ca": self.tls_ca, "certificate": self.tls_certificate, "key": self.tls_key}
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            missing = "--tls-key" if self.tls_key is None else "--tls-certificate"
+            raise bad_input(missing, "must be given: a certificate and its key belong together")
+        has_tls = self.tls or self.tls_server_name or any(files.values())
+        tls = Tls(**files, server_name=self.tls_server_name) if has_tls else None
+        try:
+            Security(self.address, tls, self.token_file)
+        except TlsFileError as error:
+            option = "--token-file" if error.field == "token" else f"--tls-{error.field}"
+            raise bad_input(option, error.why) from error
+        except ValueError as error:
+            what = "needs --tls or --tls-ca, unless the engine is on this machine"
+            raise bad_input("--token-file", what) from error
+        return {"tls": tls, "token": self.token_file}
 
 
 @Parameter(name="*", group=_ENGINE)
@@ -354,7 +378,7 @@ async def client_of(engine: EngineOptions) -> AsyncIterator["Client"]:
         namespace=engine.namespace if isinstance(engine, NamespaceOptions) else "default",
         codec=BYTES,
         timeout=engine.timeout,
-        credentials=engine.credentials,
+        **engine.identity,
         session=False,
         repeats=False,  # The user wants to know at once that the engine is unreachable.
     )

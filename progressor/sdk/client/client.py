@@ -7,12 +7,11 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-import grpc
-
 from progressor.sdk.client.processes import Processes, SyncProcesses
 from progressor.sdk.codec.codecs import JSON, Codec
 from progressor.sdk.codec.wire import Seconds, timedelta_of
 from progressor.sdk.transport.connection import BlockingConnection, Connection, Endpoint
+from progressor.sdk.transport.security import Security, Tls, Token
 
 if TYPE_CHECKING:  # loaded by the programs that use them
     from progressor.sdk.client.bulk import Bulk, SyncBulk
@@ -69,7 +68,8 @@ class Client(Processes):
         namespace: str = "default",
         codec: Codec = JSON,
         timeout: Seconds = TIMEOUT_DEFAULT,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: Tls | None = None,
+        token: Token | None = None,
         session: bool = True,
         repeats: bool = True,
         jitter: Callable[[], float] = random.random,
@@ -81,7 +81,10 @@ class Client(Processes):
             namespace: For requests without a namespace.
             codec: For all payloads.
             timeout: For requests without a timeout, in seconds or a timedelta; greater than 0.
-            credentials: None: no TLS.
+            tls: None: no TLS. `Tls()` trusts the authorities of the system.
+            token: A bearer token, the path of a file that has it and is read again when it changes,
+                or a function that returns it, called for each request and session. It is only sent
+                over TLS, to this machine, or to a unix socket.
             session: Send start, call, notify, repair and get over a stream, many in a frame, which
                 costs a busy client and its engine much less. With an engine that has no sessions,
                 the client sends single calls. False: always send single calls.
@@ -90,12 +93,13 @@ class Client(Processes):
             jitter: Returns numbers from 0 up to 1 that shorten the pauses between repeats.
 
         Raises:
-            ValueError: The target has no port, or one out of range.
+            ValueError: The target has no port, or one out of range; a file cannot be used; or the
+                token would be sent in the clear.
         """
         endpoint = Endpoint(
             target=target,
             timeout=timedelta_of(timeout),
-            credentials=credentials,
+            security=Security(target, tls, token),
             jitter=jitter,
             session=session,
             repeats=repeats,
@@ -141,14 +145,15 @@ class SyncClient(SyncProcesses):
         namespace: str = "default",
         codec: Codec = JSON,
         timeout: Seconds = TIMEOUT_DEFAULT,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: Tls | None = None,
+        token: Token | None = None,
         repeats: bool = True,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         endpoint = Endpoint(
             target=target,
             timeout=timedelta_of(timeout),
-            credentials=credentials,
+            security=Security(target, tls, token),
             jitter=jitter,
             repeats=repeats,
         )

@@ -255,9 +255,7 @@ class Engine:
         """Why the last request has failed."""
         self._has_warned = False
         self._connection = Connection(
-            Endpoint(
-                target=address, timeout=SERVICE_TIMEOUT, credentials=None, jitter=random.random
-            )
+            Endpoint(target=address, timeout=SERVICE_TIMEOUT, jitter=random.random)
         )
 
     async def send(self, request: message.Message, read: Callable[[Any], Answer]) -> Answer:

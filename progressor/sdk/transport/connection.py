@@ -1,12 +1,14 @@
 """Connections to the engine, asynchronous and blocking: channels, deadlines, retries."""
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import re
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from types import ModuleType
 from typing import Any
 
 import grpc
@@ -25,7 +27,9 @@ from progressor.sdk.transport.exchange import (
 )
 from progressor.sdk.transport.failures import error_for, read_status
 from progressor.sdk.transport.propagation import trace_metadata
+from progressor.sdk.transport.security import OPEN, Security
 from progressor.sdk.transport.session import NoSessionsError, Sessions
+from progressor.wire.tls import TlsMaterial
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -67,14 +71,14 @@ def check_address(address: str) -> None:
 class Endpoint:
     """The address of the engine and how requests are sent to it.
 
-    ``jitter`` returns numbers from 0 up to 1. ``credentials`` None: no TLS. ``session`` False:
-    every request is a call of its own. ``repeats`` False: no request is sent twice.
+    ``jitter`` returns numbers from 0 up to 1. ``session`` False: every request is a call of its
+    own. ``repeats`` False: no request is sent twice.
     """
 
     target: str
     timeout: dt.timedelta
-    credentials: grpc.ChannelCredentials | None
     jitter: Callable[[], float]
+    security: Security = OPEN
     session: bool = False
     repeats: bool = True
 
@@ -82,12 +86,22 @@ class Endpoint:
         """Raise ValueError for a target whose port is missing or out of range."""
         check_address(self.target)
 
-    def channel(self, kind: Any, *more: tuple[str, int]) -> Any:  # noqa: ANN401  # grpc, or grpc.aio
-        """Return a new channel of `kind`, a module of gRPC, with more options."""
-        options = (*_CHANNEL_OPTIONS, *more)
-        if self.credentials is None:
-            return kind.insecure_channel(self.target, options=options)
-        return kind.secure_channel(self.target, self.credentials, options=options)
+    def channel(
+        self, kind: ModuleType, material: TlsMaterial | None, *more: tuple[str, int]
+    ) -> Any:  # noqa: ANN401  # of that module
+        """Return a new channel of `kind`, grpc or grpc.aio, with more options."""
+        return self.security.channel(kind, self.target, (*_CHANNEL_OPTIONS, *more), material)
+
+    def metadata(self) -> tuple[tuple[str, str], ...] | None:
+        """Return the metadata of a call: span, baggage, and who calls; None: nothing."""
+        trace, authorization = trace_metadata(), self.security.authorization()
+        return (*(trace or ()), *authorization) if authorization else trace
+
+    def renewed(self, rpcs: "_Rpcs | None", kind: ModuleType) -> "_Rpcs":
+        """Return what a request is sent by: `rpcs`, unless the certificates have changed."""
+        if rpcs is None or rpcs.material is not self.security.material:
+            return _Rpcs(self, kind)
+        return rpcs
 
     def attempts(self, exchange: Exchange[Any]) -> Attempts:
         """Return the attempts of an exchange; its timeout starts now."""
@@ -119,8 +133,10 @@ class Endpoint:
 class _Rpcs:
     """The RPCs of a channel, each created when it is first used."""
 
-    def __init__(self, channel: grpc.aio.Channel | grpc.Channel) -> None:
-        self.channel: Any = channel
+    def __init__(self, endpoint: Endpoint, kind: ModuleType) -> None:
+        self.material = endpoint.security.material
+        self.channel: Any = endpoint.channel(kind, self.material)
+        self.user_count = 0
         self._rpcs: dict[type[Message], Any] = {}
 
     def of(self, request: Message, *, is_stream: bool = False) -> Any:  # noqa: ANN401  # a callable of grpc
@@ -144,7 +160,9 @@ class Connection:
         self._endpoint = endpoint
         self._rpcs: _Rpcs | None = None
         self._closings = 0
-        self._sessions = Sessions(self._session_channel) if endpoint.session else None
+        self._sessions = (
+            Sessions(self._session_channel, endpoint.security) if endpoint.session else None
+        )
 
     async def send(self, exchange: Exchange[Result]) -> Result:
         """Return the result of an exchange, sent again where that is safe, or raise its error.
@@ -170,18 +188,20 @@ class Connection:
         watch, closings = self._endpoint.watch(subscription), self._closings
         while True:  # ends with the stream, or with the subscription's timeout if it has one
             request = watch.request()
-            rpc = self._opened().of(request, is_stream=True)
-            call = rpc(request, timeout=watch.remaining(), metadata=trace_metadata())
-            try:
-                async for message in call:
-                    yield watch.take(message)
-            except grpc.aio.AioRpcError as error:
-                is_closed = closings != self._closings
-                await asyncio.sleep(self._endpoint.pause_after(error, watch, is_closed=is_closed))
-            else:
-                return
-            finally:
-                call.cancel()
+            async with self._using() as rpcs:
+                rpc, metadata = rpcs.of(request, is_stream=True), self._endpoint.metadata()
+                call = rpc(request, timeout=watch.remaining(), metadata=metadata)
+                try:
+                    async for message in call:
+                        yield watch.take(message)
+                except grpc.aio.AioRpcError as error:
+                    is_closed = closings != self._closings
+                    pause = self._endpoint.pause_after(error, watch, is_closed=is_closed)
+                else:
+                    return
+                finally:
+                    call.cancel()
+            await asyncio.sleep(pause)
 
     async def close(self) -> None:
         """Close the channels; requests in flight end with an error. Safe to repeat."""
@@ -203,18 +223,32 @@ class Connection:
             except NoSessionsError:
                 assert self._sessions is not None, "a session is one of them"
                 self._sessions.forget()
-        rpc = self._opened().of(request)
-        return await rpc(request, timeout=attempts.remaining(), metadata=trace_metadata())
+        async with self._using() as rpcs:
+            rpc, metadata = rpcs.of(request), self._endpoint.metadata()
+            return await rpc(request, timeout=attempts.remaining(), metadata=metadata)
 
-    def _opened(self) -> _Rpcs:
-        if self._rpcs is None:
-            self._rpcs = _Rpcs(self._endpoint.channel(grpc.aio))
-        return self._rpcs
+    @contextlib.asynccontextmanager
+    async def _using(self) -> AsyncGenerator[_Rpcs]:
+        """Return the RPCs for a request: of another channel once the certificates have changed.
 
-    def _session_channel(self) -> grpc.aio.Channel:
+        A channel cannot change its own; the earlier one is closed after its last request.
+        """
+        earlier = self._rpcs
+        rpcs = self._rpcs = self._endpoint.renewed(earlier, grpc.aio)
+        rpcs.user_count += 1
+        try:
+            if earlier is not None and earlier is not rpcs and not earlier.user_count:
+                await earlier.channel.close()
+            yield rpcs
+        finally:
+            rpcs.user_count -= 1
+            if rpcs is not self._rpcs and not rpcs.user_count:
+                await rpcs.channel.close()
+
+    def _session_channel(self, material: TlsMaterial | None) -> grpc.aio.Channel:
         # Channels of one process share connections; a session needs a connection of its own.
         channel: grpc.aio.Channel = self._endpoint.channel(
-            grpc.aio, ("grpc.use_local_subchannel_pool", 1)
+            grpc.aio, material, ("grpc.use_local_subchannel_pool", 1)
         )
         return channel
 
@@ -230,12 +264,13 @@ class BlockingConnection:
 
     def send(self, exchange: Exchange[Result]) -> Result:
         """Return the result of an exchange, as `Connection.send`."""
-        rpc = self._opened().of(exchange.request)
         attempts, closings = self._endpoint.attempts(exchange), self._closings
         while True:  # ends with the exchange's timeout at the latest
-            timeout, metadata = attempts.remaining(), trace_metadata()
+            timeout, metadata = attempts.remaining(), self._endpoint.metadata()
             try:
-                message = rpc(exchange.request, timeout=timeout, metadata=metadata)
+                with self._using() as rpcs:
+                    rpc = rpcs.of(exchange.request)
+                    message = rpc(exchange.request, timeout=timeout, metadata=metadata)
             except grpc.RpcError as error:
                 is_closed = closings != self._closings
                 time.sleep(self._endpoint.pause_after(error, attempts, is_closed=is_closed))
@@ -247,18 +282,20 @@ class BlockingConnection:
         watch, closings = self._endpoint.watch(subscription), self._closings
         while True:  # ends with the stream, or with the subscription's timeout if it has one
             request = watch.request()
-            rpc = self._opened().of(request, is_stream=True)
-            call = rpc(request, timeout=watch.remaining(), metadata=trace_metadata())
-            try:
-                for message in call:
-                    yield watch.take(message)
-            except grpc.RpcError as error:
-                is_closed = closings != self._closings
-                time.sleep(self._endpoint.pause_after(error, watch, is_closed=is_closed))
-            else:
-                return
-            finally:
-                call.cancel()
+            with self._using() as rpcs:
+                rpc, metadata = rpcs.of(request, is_stream=True), self._endpoint.metadata()
+                call = rpc(request, timeout=watch.remaining(), metadata=metadata)
+                try:
+                    for message in call:
+                        yield watch.take(message)
+                except grpc.RpcError as error:
+                    is_closed = closings != self._closings
+                    pause = self._endpoint.pause_after(error, watch, is_closed=is_closed)
+                else:
+                    return
+                finally:
+                    call.cancel()
+            time.sleep(pause)
 
     def close(self) -> None:
         """Close the channel; requests in flight end with an error. Safe to repeat."""
@@ -268,8 +305,21 @@ class BlockingConnection:
         if rpcs is not None:
             rpcs.channel.close()
 
-    def _opened(self) -> _Rpcs:
+    @contextlib.contextmanager
+    def _using(self) -> Generator[_Rpcs]:
+        """Return the RPCs for a request, as `Connection._using`."""
         with self._lock:
-            if self._rpcs is None:
-                self._rpcs = _Rpcs(self._endpoint.channel(grpc))
-            return self._rpcs
+            earlier = self._rpcs
+            rpcs = self._rpcs = self._endpoint.renewed(earlier, grpc)
+            rpcs.user_count += 1
+            is_left = earlier is not None and earlier is not rpcs and not earlier.user_count
+        if is_left and earlier is not None:
+            earlier.channel.close()
+        try:
+            yield rpcs
+        finally:
+            with self._lock:
+                rpcs.user_count -= 1
+                is_left = rpcs is not self._rpcs and not rpcs.user_count
+            if is_left:
+                rpcs.channel.close()

@@ -37,9 +37,11 @@ from google.rpc import status_pb2
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk.transport.exchange import rpc_of
 from progressor.sdk.transport.failures import DETAILS_KEY
+from progressor.sdk.transport.security import Security
 from progressor.v1 import process_service_pb2 as messages
 from progressor.wire.frames import BYTES_MAX, Outbox
 from progressor.wire.stream_call import StreamCall
+from progressor.wire.tls import TlsMaterial
 
 FIELDS: Mapping[type[Message], str] = {
     messages.StartRequest: "start",
@@ -143,8 +145,14 @@ class Unanswered:
 class Session:
     """One stream to an engine; runs in a task of its own."""
 
-    def __init__(self, channel: grpc.aio.Channel, *, left: Callable[[], None]) -> None:
-        self._channel = channel
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        left: Callable[[], None],
+        authorization: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._channel, self._authorization = channel, authorization
         self._left = left
         self._loop = asyncio.get_running_loop()
         self._unanswered = Unanswered()
@@ -198,7 +206,7 @@ class Session:
                     _METHOD,
                     request_serializer=frames_pb2.CallsFrame.SerializeToString,
                     response_deserializer=frames_pb2.CallAnswersFrame.FromString,
-                )()
+                )(metadata=self._authorization)
             )
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._write_all(), name="session requests")
@@ -280,9 +288,14 @@ class Session:
 class Sessions:
     """The session of a client, opened on demand on a channel of its own."""
 
-    def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
-        self._open_channel = open_channel
+    def __init__(
+        self, open_channel: Callable[[TlsMaterial | None], grpc.aio.Channel], security: Security
+    ) -> None:
+        self._open_channel, self._security = open_channel, security
         self._channel: grpc.aio.Channel | None = None
+        self._material: TlsMaterial | None = None
+        # Without a session, and not closed yet: their certificates have changed.
+        self._outdated: list[grpc.aio.Channel] = []
         self._channel_opened_at = 0.0
         self._session: Session | None = None
         # A client has no task group: `close` ends these tasks.
@@ -314,13 +327,21 @@ class Sessions:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
+        await self._close_outdated()
 
     def _opened(self) -> Session:
+        authorization, material = self._security.authorization(), self._security.material
+        if self._channel is not None and material is not self._material:
+            if self._channel not in self._channels.values():
+                self._outdated.append(self._channel)
+            self._channel = None
         if self._channel is None:
-            self._channel = self._open_channel()
+            self._channel, self._material = self._open_channel(material), material
             self._channel_opened_at = time.monotonic()
         channel = self._channel
-        session = self._session = Session(channel, left=self._no_session)
+        session = self._session = Session(
+            channel, left=self._no_session, authorization=authorization
+        )
         # Without a context of its own it would keep the context of the first caller.
         task = asyncio.get_running_loop().create_task(
             self._run(session, channel), name="session", context=contextvars.Context()
@@ -332,11 +353,16 @@ class Sessions:
         task = asyncio.current_task()
         assert task is not None, "it runs in a task of its own"
         try:
+            await self._close_outdated()
             await session.run()
         finally:
             del self._channels[task]
             if channel is not self._channel and channel not in self._channels.values():
                 await channel.close()
+
+    async def _close_outdated(self) -> None:
+        while self._outdated:
+            await self._outdated.pop().close()
 
     def _no_session(self) -> None:
         session, self._session = self._session, None

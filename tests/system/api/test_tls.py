@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from progressor.api.server.server import Listening
-from progressor.sdk import BYTES, Client, EngineUnavailableError
+from progressor.sdk import BYTES, Client, EngineUnavailableError, Tls
 from progressor.wire.tls import Reloaded, TlsFiles, TlsMaterial
 from tests.support.api.memory import Memory
 from tests.support.api.server import build
@@ -43,20 +43,20 @@ async def serving(listening: Listening, memory: Memory | None = None) -> AsyncIt
         await server.drain(dt.timedelta())
 
 
-def client(address: str, tls: TlsMaterial, *, session: bool = True) -> Client:
+def client(address: str, files: TlsFiles, *, session: bool = True) -> Client:
     return Client(
         address,
         namespace="orders",
         codec=BYTES,
-        credentials=tls.channel_credentials(),
+        tls=Tls(ca=files.ca, certificate=files.certificate, key=files.key),
         session=session,
         repeats=False,
         timeout=PATIENCE_SECONDS,
     )
 
 
-async def is_let_in(address: str, tls: TlsMaterial) -> bool:
-    async with client(address, tls) as asking:
+async def is_let_in(address: str, files: TlsFiles) -> bool:
+    async with client(address, files) as asking:
         try:
             await asking.call("1", b"hello")
         except EngineUnavailableError:
@@ -74,7 +74,7 @@ async def test_only_clients_with_a_certificate_get_in_but_at_an_exempt_address(
         tls=loaded(pki.issue("server")),
         tls_client_ca_except=(exempt,),
     )
-    certified, anonymous = pki.issue("client").read(), TlsFiles(ca=pki.ca).read()
+    certified, anonymous = pki.issue("client"), TlsFiles(ca=pki.ca)
 
     async with serving(listening) as (address, _):
         assert await is_let_in(address, certified)
@@ -97,31 +97,31 @@ async def test_no_call_fails_while_certificates_and_authorities_are_renewed(
 
     server = loaded(pki.issue("server"), tell)
 
-    async def load(number: int, address: str, tls: TlsMaterial) -> None:
-        async with client(address, tls, session=number % 2 == 0) as calling:
+    async def load(number: int, address: str, files: TlsFiles) -> None:
+        async with client(address, files, session=number % 2 == 0) as calling:
             while not done.is_set():
                 await calling.call("1", b"hello")
                 counts[number] += 1
 
-    tls = pki.issue("client").read()
+    # Of files that never change: who uses them stays on the connection that it has.
+    tls = first = pki.keep(pki.issue("client"))
     async with (
         serving(Listening(bind=("127.0.0.1:0",), tls=server)) as (address,),
         asyncio.TaskGroup() as group,
     ):
         watching = group.create_task(server.watch())
         for number in range(len(counts)):
-            group.create_task(load(number, address, tls))
+            group.create_task(load(number, address, first))
         for _ in range(rotations):
             earlier, before = tls, list(counts)
             pki.renew()
             pki.issue("server")
-            tls = pki.issue("client").read()
+            tls = pki.keep(pki.issue("client"))
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await renewed.wait()
-            renewed.clear()
-            # What is rotated in three files may be used after two of them; then comes the rest.
-            while server.content.ca != tls.ca:
-                await asyncio.to_thread(server.look)
+                # The look may come when the first of the three files has been renewed.
+                while server.content.ca != tls.read().ca:
+                    await renewed.wait()
+                    renewed.clear()
 
             assert await is_let_in(address, tls)
             assert not await is_let_in(address, earlier)
@@ -132,7 +132,7 @@ async def test_no_call_fails_while_certificates_and_authorities_are_renewed(
 
 async def test_a_bad_file_changes_nothing_for_new_clients(pki: Pki) -> None:
     server = loaded(pki.issue("server"))
-    tls = pki.issue("client").read()
+    tls = pki.keep(pki.issue("client"))
     async with serving(Listening(bind=("127.0.0.1:0",), tls=server)) as (address,):
         for path, content in itertools.product(server._paths, (b"", b"garbage")):
             path.write_bytes(content)
@@ -152,7 +152,7 @@ async def test_sessions_move_to_new_connections_before_theirs_are_too_old(pki: P
     memory = Memory()
     async with (
         serving(listening, memory) as (address,),
-        client(address, pki.issue("client").read()) as calling,
+        client(address, pki.issue("client")) as calling,
     ):
         waiting = asyncio.create_task(calling.call("1", b"hang"))
         await memory.requests.asked.wait()

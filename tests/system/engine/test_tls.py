@@ -1,17 +1,38 @@
 """An engine with TLS: settings reach the server, and metrics say what became of the files."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-import grpc
 import pytest
 
-from progressor.sdk import Client, EngineUnavailableError
+from progressor.cli.output import ExitCode
+from progressor.sdk import Client, EngineUnavailableError, Tls
 from progressor.telemetry.instruments import Labels
+from progressor.wire.tls import TlsFiles
 from tests.support.certificates import Pki
 from tests.support.engine.replica import running_replica
 from tests.support.faults.env import until
 
 FAILED: Labels = ("server", "failed")
+
+
+async def command(address: str, tls: TlsFiles | None) -> int | None:
+    """Return how `progressor health` ends, by the environment."""
+    variables = {"PROGRESSOR_ADDRESS": address}
+    if tls is not None:
+        variables |= {
+            "PROGRESSOR_TLS_CA": str(tls.ca),
+            "PROGRESSOR_TLS_CERTIFICATE": str(tls.certificate),
+            "PROGRESSOR_TLS_KEY": str(tls.key),
+        }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "progressor", "health",
+        env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    return await process.wait()
 
 
 async def test_an_engine_serves_with_tls_and_counts_the_reloads(
@@ -26,11 +47,11 @@ async def test_an_engine_serves_with_tls_and_counts_the_reloads(
     }
     async with running_replica(database, settings) as replica:
         metrics = replica.engine.metrics
-        credentials = client.read().channel_credentials()
-        async with Client(replica.address, credentials=credentials) as calling:
+        known = Tls(ca=client.ca, certificate=client.certificate, key=client.key)
+        async with Client(replica.address, tls=known) as calling:
             names = [it.name async for it in calling.namespaces.list()]
-        without = grpc.ssl_channel_credentials(pki.ca.read_bytes())
-        async with Client(replica.address, credentials=without, repeats=False) as refused:
+        ended = [await command(replica.address, client), await command(replica.address, None)]
+        async with Client(replica.address, tls=Tls(ca=pki.ca), repeats=False) as refused:
             with pytest.raises(EngineUnavailableError):
                 await refused.namespaces.get("orders")
         expires_at = metrics.tls_certificate_expires_at.snapshot().values
@@ -38,6 +59,7 @@ async def test_an_engine_serves_with_tls_and_counts_the_reloads(
         pki.ca.write_text("garbage")
         await until(replica.points, lambda: metrics.tls_reloads.value(FAILED) > 0)
 
-    assert names is not None
+    assert names == []
+    assert ended == [ExitCode.DONE, ExitCode.UNAVAILABLE]
     assert [*expires_at] == [("server",)]
     assert (at_first, metrics.tls_reloads.value(FAILED)) == (0, 1)

@@ -1,0 +1,119 @@
+"""How a client knows the server, and how it says who it is: TLS, certificates and tokens."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from progressor.wire.tls import (
+    Reloaded,
+    TlsFiles,
+    TlsMaterial,
+    bearer,
+    read_token,
+    stays_on_machine,
+)
+
+FilePath: TypeAlias = str | os.PathLike[str]
+Token: TypeAlias = str | os.PathLike[str] | Callable[[], str]
+"""A token, the path of a file that has it, or a function that returns it."""
+
+
+def path_of(path: FilePath | None) -> Path | None:
+    """Return a path that a user gave."""
+    return None if path is None else Path(path).expanduser()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS of a client.
+
+    All files are PEM, and are read again when they change: what has changed is used for new
+    connections.
+
+    Attributes:
+        ca: The authorities that certify the server; None: those that gRPC trusts, of the system.
+        certificate: A certificate of the client, with its chain, for servers that ask for one.
+        key: The key of the certificate.
+        server_name: The name that the server's certificate must have, if it is not that of the
+            target, as with a unix socket.
+    """
+
+    ca: FilePath | None = None
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+    server_name: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a certificate without its key, or a key without its certificate."""
+        if (self.certificate is None) != (self.key is None):
+            message = "Tls: certificate and key must be given together"
+            raise ValueError(message)
+
+
+class Security:
+    """TLS and token of the connections to one target.
+
+    Raises:
+        ValueError: A file cannot be used, the token cannot be sent in a header, or it would leave
+            the machine in the clear.
+    """
+
+    def __init__(self, target: str, tls: Tls | None = None, token: Token | None = None) -> None:
+        if token is not None and tls is None and not stays_on_machine(target):
+            message = (
+                f"a token is sent only over TLS, to this machine or to a unix socket, not to "
+                f"{target!r}: give tls=Tls(…)"
+            )
+            raise ValueError(message)
+        self._tls = tls
+        self._files: Reloaded[TlsMaterial] | None = None
+        if tls is not None:
+            files = TlsFiles(
+                ca=path_of(tls.ca), certificate=path_of(tls.certificate), key=path_of(tls.key)
+            )
+            self._files = Reloaded(files.paths, files.read, name="client")
+            self._files.load()
+        self._token = None if token is None else _token_of(token)
+
+    @property
+    def material(self) -> TlsMaterial | None:
+        """What a channel that is opened now would use; another object after a change."""
+        return None if self._files is None else self._files.latest()
+
+    def channel(
+        self,
+        kind: ModuleType,
+        target: str,
+        options: tuple[tuple[str, int | str], ...],
+        material: TlsMaterial | None,
+    ) -> Any:  # noqa: ANN401  # of that module
+        """Return a new channel of `kind`, grpc or grpc.aio, with what `material` returned."""
+        if self._tls is None or material is None:
+            return kind.insecure_channel(target, options=options)
+        if self._tls.server_name:
+            options = (*options, ("grpc.ssl_target_name_override", self._tls.server_name))
+        credentials = material.channel_credentials()
+        return kind.secure_channel(target, credentials, options=options)
+
+    def authorization(self) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of a call that says who calls; it may be empty."""
+        return () if self._token is None else bearer(self._token())
+
+
+OPEN = Security("")
+"""Without TLS and without a token."""
+
+
+def _token_of(token: Token) -> Callable[[], str]:
+    if callable(token):
+        return token
+    if isinstance(token, str):
+        bearer(token)
+        return lambda: token
+    path = Path(token).expanduser()
+    content = Reloaded((path,), lambda: read_token(path), name="token")
+    content.load()
+    return content.latest
