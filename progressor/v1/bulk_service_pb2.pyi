@@ -280,7 +280,7 @@ class PreviewBulkResponse(_message.Message):
     SAMPLE_FIELD_NUMBER: _builtins.int
     matched_count: _builtins.int
     is_estimate: _builtins.bool
-    """True if there are more than 100,000, and the count is the planner's estimate."""
+    """True if more than 100,000 had to be examined, and the count is an estimate."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Process]:
         """The ten newest of them, without aux_state and result; fewer if the first page of List has fewer."""

@@ -1256,7 +1256,7 @@ class CountRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     EXACT_MAX_FIELD_NUMBER: _builtins.int
     exact_max: _builtins.int
-    """Up to how many it counts one by one, 1 .. 1,000,000. 0: 100,000."""
+    """Up to how many it examines one by one, 1 .. 1,000,000. 0: 100,000."""
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
         """Absent: all processes of all namespaces but progressor.operations."""
@@ -1284,7 +1284,7 @@ class CountResponse(_message.Message):
     NAMESPACES_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     is_estimate: _builtins.bool
-    """True if more than exact_max match, and the count is the planner's estimate; or if one of the counts by
+    """True if more than exact_max had to be examined, and the count is an estimate; or if one of the counts by
     namespace is an estimate.
     """
     @_builtins.property

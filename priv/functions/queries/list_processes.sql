@@ -1,7 +1,7 @@
 -- Pages through the processes that match a filter (filter_conditions), of one namespace or of all, newest first. Reads
--- at most a page of each namespace, in the order of its index; or, by the beginning of their ids, all that match if they
--- are few (find_by_prefix). Where no index has the filter, it examines about p_examined_max processes at most, in windows
--- that grow (find_window), since most pages are full after the first one.
+-- at most a page of each namespace, in the order of an index. Of what that index does not decide (walked_filter), it examines
+-- about p_examined_max processes at most, in windows that grow (find_window), since most pages are full after the first one.
+-- If that is not, and an index of something else has few that match (find_few), it reads these instead.
 -- Locks: none.
 -- Returns: at most p_limit processes behind the place p_before_*, without state and result. If they are fewer because
 -- p_examined_max were examined, another row is the place of the last of these, with nothing else.
@@ -24,29 +24,30 @@ SET jit = off
 AS $$
 DECLARE
     v_found      tid[];
-    v_is_indexed boolean := p_filter ?| '{failure_id,failure_reason,broken_from,broken_to}'
-        OR coalesce(p_filter -> 'statuses' = '["error"]' OR has_scalar(p_filter -> 'metadata'), false);
-    v_range      text := filter_conditions(jsonb_strip_nulls(jsonb_build_object(
-        'created_from', p_filter -> 'created_from', 'created_to', p_filter -> 'created_to')));
+    v_walked     jsonb := walked_filter(p_filter);
+    v_is_walked  boolean := NOT v_walked @> (p_filter - '{namespace,but_namespace}'::text[]);
     v_before     text := 'true';
-    v_size       integer := least(1000, p_examined_max);
+    v_size       integer := greatest(p_examined_max / 50, 1);
     v_examined   integer := 0;
     v_until      record;
+    v_is_many    boolean := false;
     v_left       integer := p_limit;
     v_count      integer;
 BEGIN
     IF p_before_at IS NOT NULL THEN
         v_before := place_condition('<', p_before_at, p_before_namespace, p_before_id);
     END IF;
-    -- For what the other fields select there are indexes that need not be read from end to end.
-    IF p_filter ? 'id_prefix' AND NOT v_is_indexed THEN
-        v_found := find_by_prefix(p_filter ->> 'namespace', p_filter ->> 'id_prefix', 10000);
-    END IF;
     LOOP
+        IF v_examined > 0 AND v_found IS NULL AND NOT v_is_many THEN
+            v_found := find_few(p_filter, 10000);
+            v_is_many := coalesce(cardinality(v_found) > 10000, true);
+            v_found := CASE WHEN NOT v_is_many THEN v_found END;
+        END IF;
         SELECT w.*
         INTO v_until
-        FROM find_window(p_filter ->> 'namespace', v_range || ' AND ' || v_before, v_size) w
-        WHERE v_found IS NULL AND NOT v_is_indexed AND p_filter ?| '{statuses,id_prefix,metadata}';
+        FROM find_window(
+            p_filter ->> 'namespace', filter_conditions(v_walked) || ' AND ' || v_before, v_size) w
+        WHERE v_is_walked AND v_found IS NULL;
         RETURN QUERY EXECUTE format(
             $query$
             SELECT p.*

@@ -24,7 +24,7 @@ async def count(
     *,
     processes: FilterInput = FilterInput(),
     exact_max: Annotated[
-        Int32, option("Up to how many are counted one by one; of more, an estimate is printed.")
+        Int32, option("Up to how many are examined; if there are more, an estimate is printed.")
     ] = EXACT_MAX_DEFAULT,
     scope: Scope = Scope(),
 ) -> None:

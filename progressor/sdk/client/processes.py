@@ -342,13 +342,13 @@ class Processes(Resource[Connection]):
     def count(
         self, *, exact_max: int = 100_000, **options: Unpack[FilterOptions]
     ) -> Exchange[ProcessCount]:
-        """Return how many processes match; an estimate if there are more than `exact_max`.
+        """Return how many processes match; an estimate if more than `exact_max` must be examined.
 
         With no more than namespaces and statuses the count is exact however many there are, and
         `ProcessCount.namespaces` has it by namespace and status.
 
         Args:
-            exact_max: Up to how many are counted one by one, 1 to 1,000,000.
+            exact_max: Up to how many are examined one by one, 1 to 1,000,000.
             options: See `FilterOptions` and `RequestOptions`.
         """
         request = pb.CountRequest(

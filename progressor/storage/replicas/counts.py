@@ -60,7 +60,7 @@ class Counts:
         )
 
     async def count(self, processes: ProcessFilter, *, exact_max: int) -> ProcessCount:
-        """Count what matches a filter: one by one, and above `exact_max` by an estimate.
+        """Count what matches a filter; an estimate if more than `exact_max` must be examined.
 
         With no more than a namespace and statuses in the filter: from the counts.
         """

@@ -12,7 +12,12 @@ from psycopg import sql
 
 from progressor.domain.processes.admission import Import
 from progressor.domain.processes.intent import Complete
-from progressor.domain.processes.process import Process, ProcessStatus, process_key
+from progressor.domain.processes.process import (
+    Process,
+    ProcessCount,
+    ProcessStatus,
+    process_key,
+)
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.bulk import OPERATIONS
 from progressor.domain.views.filter import ProcessFilter
@@ -151,8 +156,8 @@ async def test_a_filter_finds_exactly_the_processes_that_match_it(
         " FROM progressor.namespaces"
     )
     for wanted, found in with_large_namespaces:
-        query = ProcessQuery(filter=wanted, page_size=1000)
-        assert await store.processes.list(query) == found, wanted
+        pages = await all_pages(store, ProcessQuery(filter=wanted, page_size=2))
+        assert tuple(it for page in pages for it in page) == found, wanted
 
 
 @pytest.mark.parametrize("namespace", ["orders", ""])
@@ -171,6 +176,33 @@ async def test_a_page_ends_where_enough_has_been_examined(
     assert [[it.key for it in page] for page in pages] == [[keys[9]], [], [keys[0]]]
 
 
+async def test_a_common_value_with_a_rare_status_is_examined_in_bounds(
+    store: Store,
+    observer: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    database: str,
+) -> None:
+    """More have the value than one request reads, and all but the oldest have ended."""
+    monkeypatch.setattr(listings, "EXAMINED_MAX", 5_000)
+    oldest = await store.ready(success(metadata={"customer": "acme"}))
+    observer.execute(
+        "INSERT INTO progressor.processes (slot, namespace, process_id, status, metadata,"
+        "  created_at, status_changed_at, finished_at, init_task_id)"
+        " SELECT 0, namespace, 'many' || n, 'finished', metadata, created_at + n * interval '1 s',"
+        "  created_at, created_at, 0"
+        " FROM progressor.processes, generate_series(1, 12000) n WHERE process_id = %s",
+        [oldest.process_id],
+    )
+    wanted = ProcessFilter(metadata={"customer": "acme"}, statuses=(ProcessStatus.RUNNING,))
+    counts = Counts(store.context, database)
+
+    pages = await all_pages(store, ProcessQuery(filter=wanted, page_size=9))
+
+    assert [[it.key for it in page] for page in pages] == [[], [], [oldest]]
+    assert (await counts.count(wanted, exact_max=12_000)).is_estimate
+    assert await counts.count(wanted, exact_max=12_001) == ProcessCount(count=1)
+
+
 async def test_a_filter_without_a_value_is_not_looked_up_in_the_index_of_metadata(
     store: Store, observer: psycopg.Connection[Any]
 ) -> None:
@@ -178,7 +210,7 @@ async def test_a_filter_without_a_value_is_not_looked_up_in_the_index_of_metadat
     wanted = [ProcessFilter(metadata={"x": {}}), ProcessFilter(metadata={"x": [[]]})]
     for each in wanted:
         await store.ready(success(metadata=each.metadata))
-        searched = _searched(observer, "SELECT {}.count_matching(%s, 9)", filter_document(each))
+        searched = _searched(observer, "SELECT {}.find_few(%s, 9)", filter_document(each))
         assert "processes_by_metadata" not in searched
 
     assert [len(await store.processes.list(ProcessQuery(filter=it))) for it in wanted] == [1, 1]

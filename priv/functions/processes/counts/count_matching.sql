@@ -1,4 +1,6 @@
--- Counts the processes that match a filter: exactly up to p_limit, above it as the planner estimates.
+-- Counts the processes that match a filter: exactly if an index leaves no more than p_limit to be examined. If not, the
+-- count is an estimate: such a share of what the planner expects in the order of an index (walked_filter) as matched of
+-- p_limit; if none did, what the planner expects to match.
 -- Volatile, since EXPLAIN is refused in a stable function.
 -- Locks: none.
 -- Returns: the count, and whether it is an estimate.
@@ -6,17 +8,43 @@ CREATE FUNCTION count_matching(p_filter jsonb, p_limit integer, OUT matched bigi
 SET jit = off
 AS $$
 DECLARE
-    v_plan json;
+    v_walked   jsonb := walked_filter(p_filter);
+    v_walk     text := filter_conditions(v_walked || jsonb_strip_nulls(jsonb_build_object(
+        'namespace', p_filter -> 'namespace', 'but_namespace', p_filter -> 'but_namespace')));
+    v_few      tid[];
+    v_of_few   bigint;
+    v_examined bigint;
+    v_plan     json;
 BEGIN
-    EXECUTE format(
-        'SELECT count(*) FROM (SELECT FROM processes p WHERE %s LIMIT %s) c',
-        filter_conditions(p_filter), p_limit + 1)
-    INTO matched;
-    is_estimate := matched > p_limit;
-    IF is_estimate THEN
-        EXECUTE 'EXPLAIN (FORMAT JSON) SELECT FROM processes p WHERE ' || filter_conditions(p_filter)
-        INTO v_plan;
-        matched := greatest(matched, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
+    -- Broken processes are few, as a rule.
+    IF NOT v_walked ? 'statuses' THEN
+        v_few := find_few(p_filter, p_limit);
     END IF;
+    IF v_few IS NULL OR cardinality(v_few) > p_limit THEN
+        EXECUTE format(
+            $query$
+            SELECT count(*) FILTER (WHERE e.matches), count(*)
+            FROM (SELECT %s AS matches FROM processes p WHERE %s LIMIT %s) e
+            $query$,
+            filter_conditions(p_filter), v_walk, p_limit + 1)
+        INTO matched, v_examined;
+        is_estimate := v_examined > p_limit;
+        IF NOT is_estimate THEN
+            RETURN;
+        END IF;
+        v_few := coalesce(v_few, find_few(p_filter, p_limit));
+    END IF;
+    EXECUTE 'SELECT count(*) FROM processes p WHERE p.ctid = ANY ($1) AND ' || filter_conditions(p_filter)
+    INTO v_of_few
+    USING v_few;
+    is_estimate := coalesce(cardinality(v_few) > p_limit, true);
+    IF is_estimate THEN
+        EXECUTE 'EXPLAIN (FORMAT JSON) SELECT FROM processes p WHERE '
+            || CASE WHEN matched > 0 THEN v_walk ELSE filter_conditions(p_filter) END
+        INTO v_plan;
+        v_of_few := greatest(v_of_few, matched, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint
+            * coalesce(nullif(matched, 0)::numeric / v_examined, 1));
+    END IF;
+    matched := v_of_few;
 END;
 $$;

@@ -14,12 +14,12 @@ BEGIN
         CASE WHEN f.statuses = '{error}' OR f.failure_id IS NOT NULL OR f.failure_reason IS NOT NULL
                 OR f.broken_from IS NOT NULL OR f.broken_to IS NOT NULL
             THEN 'p.detail IS NOT NULL' END,
-        'p.status = ANY (' || quote_literal(f.statuses) || '::process_status[])',
+        CASE WHEN f.statuses <> '{error}'
+            THEN 'p.status = ANY (' || quote_literal(f.statuses) || '::process_status[])' END,
         'p.created_at >= ' || quote_literal(f.created_from),
         'p.created_at < ' || quote_literal(f.created_to),
-        -- The other form keeps the index from being used.
-        CASE WHEN has_scalar(f.metadata) THEN 'p.metadata' ELSE 'coalesce(p.metadata, ''{}'')' END
-            || ' @> ' || quote_literal(f.metadata),
+        -- Not p.metadata, with which the index might be used, and all be read that have the same (find_few).
+        'coalesce(p.metadata, ''{}'') @> ' || quote_literal(f.metadata),
         'p.failure_id COLLATE "C" = ' || quote_literal(f.failure_id),
         'p.failure_reason COLLATE "C" = ' || quote_literal(f.failure_reason),
         'p.broken_at >= ' || quote_literal(f.broken_from),

@@ -2,7 +2,7 @@
 -- them up by the primary key, in each slot: the index of List would be read from end to end, which takes longer. That needs a
 -- database whose collation compares bytes; in any other, equal beginnings need not be neighbours in the key.
 -- Locks: none.
--- Returns: their ctids, as of this snapshot; null: there are more than p_limit.
+-- Returns: their ctids, as of this snapshot: all, or p_limit + 1 of them.
 CREATE FUNCTION find_by_prefix(p_namespace text, p_prefix text, p_limit integer)
 RETURNS tid[]
 STABLE
@@ -52,6 +52,6 @@ BEGIN
         ),
         p_limit + 1)
     INTO v_found;
-    RETURN CASE WHEN cardinality(v_found) <= p_limit THEN v_found END;
+    RETURN v_found;
 END;
 $$;
