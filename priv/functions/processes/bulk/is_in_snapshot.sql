@@ -4,12 +4,11 @@
 -- Returns: whether it was; null if there is no snapshot.
 CREATE FUNCTION is_in_snapshot(p_xmin xid, p_snapshot pg_snapshot)
 RETURNS boolean
+LANGUAGE sql
 STABLE
 AS $$
-DECLARE
-    v_next bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
-BEGIN
-    RETURN pg_visible_in_snapshot(
-        (v_next - ((v_next - p_xmin::text::bigint) & 4294967295))::text::xid8, p_snapshot);
-END;
+    SELECT pg_visible_in_snapshot(
+        (pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+            - ((pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_xmin::text::bigint) & 4294967295)
+        )::text::xid8, p_snapshot)
 $$;

@@ -1,7 +1,11 @@
 -- Adds the next processes that match a bulk operation to its items. Left out are those that did not match when the
--- operation began (matched_at_start) and the processes of the operations themselves. An operation that follows takes up what
--- matches later too: once all have been read, the next call begins anew. It leaves out the processes that it has taken up,
--- unless they were skipped and have broken again since: so none is changed twice, even if it breaks again each time.
+-- operation began, and the processes of the operations themselves. A process did match then, whatever clocks say, if its row
+-- has not changed since, or the task that broke it has not. A row that has changed did if the process had been created, and
+-- neither its status nor the one before, where that decides, is one that does not match. Only for what is left do instants
+-- count: changes of status by something else than a step, and operations that an older release has started.
+-- An operation that follows takes up what matches later too: once all have been read, the next call begins anew. It leaves
+-- out the processes that it has taken up, unless they were skipped and have broken again since: so none is changed twice,
+-- even if it breaks again each time.
 -- Locks: the operation. p_limit: how many processes it reads, p_examined_max: examines (list_processes). p_followed_max: how many items an operation may have
 -- before it stops to follow.
 -- Returns: whether all have been read.
@@ -54,7 +58,24 @@ BEGIN
                         AND i.follow
                         AND (i.result IS DISTINCT FROM 'skipped' OR i.broken_at = p.broken_at)
                 )
-                ELSE matched_at_start(v_bulk, v_began_by, p.slot, p.namespace, p.process_id)
+                ELSE (
+                    SELECT CASE
+                        WHEN is_in_snapshot(x.xmin, v_bulk.snapshot) THEN true
+                        WHEN x.init_task_id > v_began_by THEN false
+                        WHEN NOT v_bulk.filter ?| '{failure_id,failure_reason,broken_from,broken_to}'
+                            AND (NOT v_bulk.filter ? 'statuses' OR v_bulk.filter -> 'statuses'
+                                ?& ARRAY[x.status::text, coalesce(x.previous_status, x.status)::text])
+                            THEN true
+                        WHEN x.corrupted_by IS NOT NULL AND v_bulk.snapshot IS NOT NULL THEN (
+                            SELECT is_in_snapshot(t.xmin, v_bulk.snapshot)
+                            FROM tasks t
+                            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                                = (x.slot, x.namespace, x.process_id, x.corrupted_by))
+                        ELSE greatest(x.status_changed_at, p.broken_at) < v_bulk.created_at
+                    END
+                    FROM processes x
+                    WHERE (x.slot, x.namespace, x.process_id) = (p.slot, p.namespace, p.process_id)
+                )
             END
     ),
     added AS (
