@@ -70,6 +70,9 @@ _FILE_VARIABLE = "PROGRESSOR_CONFIG"
 # Kubernetes sets such variables in every container, here for a service called progressor-server.
 _SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_.+)?)")
 
+_TWICE = re.compile(r"Cannot declare \((.*)\) twice(.*)")
+_QUOTED = re.compile(r"'([^']*)'")
+
 _SECTIONS: Mapping[str, Any] = MappingProxyType(
     {
         name: table
@@ -125,7 +128,7 @@ def load(
     if environment is None:
         environment = os.environ
     path = _find_file(file, environment)
-    tables = _read_file(path) if path else {}
+    tables = _tables(_read_file(path), str(path)) if path else {}
     namespaces = tables.pop(_NAMESPACES, None)
     source = Source(SourceKind.FLAG, "command line")
     values = dict(_in_file(tables)) | _in_environment(environment)
@@ -148,18 +151,22 @@ def load(
     )
 
 
-def load_namespaces(file: Path) -> tuple[Namespace, ...]:
+def load_namespaces(content: bytes, where: str) -> tuple[Namespace, ...]:
     """Read the tables ``[namespaces.NAME]`` of a configuration file; other sections are ignored.
+
+    Args:
+        content: Of the file.
+        where: What errors call it.
 
     Raises:
         ConfigError: The file has no such table, a key is unknown, or a value is wrong.
     """
-    tables = _read_file(file)
+    tables = _tables(content, where)
     given = tables.pop(_NAMESPACES, None)
     for section, table in tables.items():
         _check_section(section, table)
     if given is None:
-        raise errors.ConfigError(str(file), "must have a table [namespaces.NAME]")
+        raise errors.ConfigError(where, "must have a table [namespaces.NAME]")
     return decode_namespaces(given)
 
 
@@ -207,16 +214,28 @@ def _find_file(given: Path | None, environment: Mapping[str, str]) -> Path | Non
     return here if here.is_file() else None
 
 
-def _read_file(path: Path) -> dict[str, Given]:
+def _read_file(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
+        return path.read_bytes()
     except OSError as error:
         raise errors.ConfigError(str(path), f"cannot be read: {error.strerror}") from error
+
+
+def _tables(content: bytes, where: str) -> dict[str, Given]:
+    try:
+        # Editors of Windows begin files with a byte order mark.
+        document = tomllib.loads(content.decode("utf-8-sig"))
     except ValueError as error:
-        raise errors.ConfigError(str(path), f"is not TOML: {error}") from error
-    source = Source(SourceKind.FILE, str(path))
+        raise errors.ConfigError(where, f"is not TOML: {_toml_fault(str(error))}") from error
+    source = Source(SourceKind.FILE, where)
     return {name: Given(value=value, source=source) for name, value in document.items()}
+
+
+def _toml_fault(words: str) -> str:
+    """Return the words of tomllib with the name of a table as TOML has it."""
+    if found := _TWICE.match(words):
+        return f"table [{'.'.join(re.findall(_QUOTED, found[1]))}] is declared twice{found[2]}"
+    return words.replace("Cannot overwrite a value", "a key is given twice")
 
 
 def _in_file(tables: Mapping[str, Given]) -> Iterator[tuple[str, Given]]:

@@ -84,6 +84,9 @@ class Given:
         return forms[self.source.kind].format(self.source.where)
 
 
+_ABSENT = Given(value="")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """One key that a dataclass declares, by the field that holds it."""
@@ -136,17 +139,43 @@ def keys_of(table: "type[DataclassInstance]") -> Iterator[Key]:
 def decode(table: type[Table], given: Mapping[str, Given], *, prefix: str) -> Table:
     """Build a dataclass from the values given for its keys; the others keep their defaults."""
     keys = {key.name: key for key in keys_of(table)}
-    values = {}
+    values, faults = {}, Faults()
     for name, value in given.items():
-        if name not in keys:
-            raise unknown_key(f"{prefix}.{name}", [f"{prefix}.{known}" for known in keys], value)
-        if value.value != "":
-            values[keys[name].field] = _value(keys[name], value, f"{prefix}.{name}")
+        with faults:
+            if name not in keys:
+                known = [f"{prefix}.{it}" for it in keys]
+                raise unknown_key(f"{prefix}.{name}", known, value)
+            if value.value != "":
+                values[keys[name].field] = _value(keys[name], value, f"{prefix}.{name}")
     for field in dataclasses.fields(table):
         required = field.default is field.default_factory is dataclasses.MISSING
-        if required and field.name not in values:
-            raise errors.ConfigError(f"{prefix}.{field.name}", "must be given")
+        with faults:
+            if required and given.get(field.name, _ABSENT).value == "":
+                raise errors.ConfigError(f"{prefix}.{field.name}", "must be given")
+    faults.raise_all()
     return table(**values)
+
+
+class Faults:
+    """Collects the errors of its ``with`` blocks, so that all are reported at once."""
+
+    def __init__(self) -> None:
+        self._found: list[errors.ConfigError] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> bool:
+        if not isinstance(error, errors.ConfigError):
+            return False
+        self._found.append(error)
+        return True
+
+    def raise_all(self) -> None:
+        if self._found:
+            first, *others = self._found
+            words = "; ".join([first.description, *map(str, others)])
+            raise errors.ConfigError(first.key, words) from first
 
 
 def given_table(value: Given, *, prefix: str) -> dict[str, Given]:
@@ -224,12 +253,14 @@ def _converted(key: Key, given: Given) -> object:
 def _tables(key: Key, given: Given, name: str) -> dict[str, object]:
     """Decode a table of tables, whose names are those of a Literal."""
     names, table = typing.get_args(key.type)
-    found = {}
+    found, faults = {}, Faults()
     for inner, value in given_table(given, prefix=name).items():
         place = f"{name}.{inner}"
-        if inner not in typing.get_args(names):
-            raise errors.ConfigError(place, f"must be {_allowed(names)}, got {inner!r}")
-        found[inner] = decode(table, given_table(value, prefix=place), prefix=place)
+        with faults:
+            if inner not in typing.get_args(names):
+                raise errors.ConfigError(place, f"must be {_allowed(names)}, got {inner!r}")
+            found[inner] = decode(table, given_table(value, prefix=place), prefix=place)
+    faults.raise_all()
     return found
 
 

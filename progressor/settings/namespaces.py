@@ -27,7 +27,15 @@ from progressor.domain.processes.policy import (
 )
 from progressor.domain.processes.task import TaskType
 from progressor.settings.addresses import check_address
-from progressor.settings.decoding import Given, decode, found_setting, given_table, keys_of, setting
+from progressor.settings.decoding import (
+    Faults,
+    Given,
+    decode,
+    found_setting,
+    given_table,
+    keys_of,
+    setting,
+)
 
 _YEARS = 100 * 365 * 86_400
 
@@ -107,15 +115,18 @@ class NamespaceTable:
 
 
 def decode_namespaces(given: Given) -> tuple[Namespace, ...]:
+    found, faults = [], Faults()
     try:
-        return tuple(
-            decode_namespace(name, given_table(table, prefix=f"namespaces.{name}"))
-            for name, table in given_table(given, prefix="namespaces").items()
-        )
+        for name, table in given_table(given, prefix="namespaces").items():
+            with faults:
+                inner = given_table(table, prefix=f"namespaces.{name}")
+                found.append(decode_namespace(name, inner))
+        faults.raise_all()
     except errors.ConfigError as error:
         if given.where in error.description:
             raise
         raise errors.ConfigError(error.key, f"{error.description}{given.where}") from None
+    return tuple(found)
 
 
 def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
@@ -123,15 +134,15 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
     if not is_namespace_name(name):
         raise errors.ConfigError(prefix, f"must be 1 to 64 of [a-z0-9._-], got {name!r}")
     table = decode(NamespaceTable, given, prefix=prefix)
+    faults = Faults()
     for target in table.processor_targets:
-        if not is_target(target):
-            # It names a missing port, and is laxer otherwise.
-            check_address(f"{prefix}.processor_targets", target, port_min=1)
-            words = f"must be host:port or unix:/path, got {target!r}"
-            raise errors.ConfigError(f"{prefix}.processor_targets", words)
-    _check_reasons(f"{prefix}.retry_policy", table.retry_policy)
-    for key, policy in table.retry_policies.items():
-        _check_reasons(f"{prefix}.retry_policies.{key}", policy)
+        with faults:
+            _check_target(f"{prefix}.processor_targets", target)
+    named = {f"retry_policies.{key}": policy for key, policy in table.retry_policies.items()}
+    for key, policy in {"retry_policy": table.retry_policy, **named}.items():
+        with faults:
+            _check_reasons(f"{prefix}.{key}", policy)
+    faults.raise_all()
     fields: dict[str, Any] = {it.name: getattr(table, it.name) for it in dataclasses.fields(table)}
     history = fields.pop("history")
     is_last = isinstance(history, int)
@@ -144,6 +155,13 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
         "history_last": history if is_last else 0,
     }
     return Namespace(name=name, **fields)
+
+
+def _check_target(key: str, target: str) -> None:
+    if not is_target(target):
+        # It names a missing port, and is laxer otherwise.
+        check_address(key, target, port_min=1)
+        raise errors.ConfigError(key, f"must be host:port or unix:/path, got {target!r}")
 
 
 def _check_reasons(prefix: str, policy: RetryTable) -> None:

@@ -8,15 +8,22 @@ is only deleted by name.
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from cyclopts import Parameter
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from progressor import errors
-from progressor.cli.input.options import PAGE_MAX, EngineOptions, client_of, option
+from progressor.cli.input.options import (
+    PAGE_MAX,
+    EngineOptions,
+    bad_input,
+    client_of,
+    file_bytes,
+    option,
+)
 from progressor.cli.input.question import confirmed
 from progressor.cli.namespaces.files import (
     Change,
@@ -75,7 +82,7 @@ class _Plan:
 
 
 async def apply(
-    file: Path,
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     dry_run: Annotated[bool, option("Print the differences, and change nothing.")] = False,
@@ -85,23 +92,27 @@ async def apply(
     """Create and change namespaces as a file describes them.
 
     The file has tables [namespaces.NAME] as in the configuration of a server, and may be that
-    configuration; its other sections are ignored. A key that is left out has its default.
+    configuration; its other sections are ignored. A key that is left out has its default. - stands
+    for standard input.
     Prints the differences from the engine, and asks before it applies them. Deletes nothing:
     namespaces that the file does not name stay as they are. Repeating it changes nothing more.
 
     Namespaces are applied one after the other, each only if it has not changed since the
     differences were printed. After an error it prints which ones were applied.
     """
-    wanted = [config_of(it) for it in load_namespaces(file)]
+    where = "standard input" if file == "-" else file
+    wanted = [config_of(it) for it in load_namespaces(file_bytes("FILE", file), where)]
     async with client_of(engine) as client:
         stored = {it.name: it for it in await _list(client)}
         plans = [_plan(it, stored.get(it.name)) for it in wanted]
         others = sorted(stored.keys() - {it.name for it in wanted})
         pending = [it for it in plans if it.action != "keep"]
         if not engine.json:
-            show(None, *_people(file, plans, others), as_json=False)
+            show(None, *_people(where, plans, others), as_json=False)
         try:
             if pending and not dry_run:
+                if engine.json and not yes:
+                    raise bad_input("--yes", "must be given with --json, or --dry-run")
                 if not (yes or await confirmed("Apply these changes?")):
                     return ExitCode.FAILED
                 await _apply_all(client, pending, engine)
@@ -170,7 +181,7 @@ def _document(plans: Sequence[_Plan], others: Sequence[str]) -> Mapping[str, obj
     return {"namespaces": [plan.document for plan in plans], "not_in_file": others}
 
 
-def _people(file: Path, plans: Sequence[_Plan], others: Sequence[str]) -> Iterator[RenderableType]:
+def _people(file: str, plans: Sequence[_Plan], others: Sequence[str]) -> Iterator[RenderableType]:
     for plan in plans:
         style = _STYLES[plan.action]
         word = plan.action if plan.changes else "unchanged"

@@ -58,6 +58,17 @@ All = Annotated[bool, Parameter(name="--all", negative="", help="All namespaces.
 _FIXED = frozenset({"name", "created_at", "updated_at", "revision", "pause"})
 """Fields that a user cannot set."""
 
+_NOTHING: Mapping[str, Mapping[object, str]] = {
+    "elapsed_max": {None: "no limit"},
+    "history_last": {None: "all", 0: "none"},
+    "finished_process_retention": {None: "kept"},
+    "finished_process_retention_seconds": {0: "0, deleted at once"},
+    "task_retention": {None: "kept with its process"},
+    "task_retention_seconds": {0: "0, deleted at once"},
+    "unreachable_patience": {None: "no limit"},
+}
+"""What is meant by no value and by 0, by key."""
+
 _NAMESPACES: Mapping[str, Column[NamespaceConfig]] = {
     "namespace": lambda it: it.name,
     "processor": lambda it: ", ".join(it.processor_targets),
@@ -274,18 +285,23 @@ def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:
 def _show(config: NamespaceConfig, engine: EngineOptions) -> None:
     document = plain(config)
     assert isinstance(document, dict), "a dataclass is a table"
-    texts = {key: _text(value) for key, value in document.items()}
+    texts = {key: _text(key, value) for key, value in document.items()}
     if config.pause is not None:
         texts["pause"] = pause_text(config.pause)
     people: RenderableType = facts(texts)
     show(config, people, as_json=engine.json)
 
 
-def _text(value: object) -> str:
+def _text(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == 0:
+        return _NOTHING.get(key, {}).get(value, "" if value is None else str(value))
     match value:
         case dict():
-            return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items() if inner)
+            texts = {name: _text(name, inner) for name, inner in value.items()}
+            return ", ".join(f"{name} {text}" for name, text in texts.items() if text)
         case list():
             return ", ".join(map(str, value))
         case _:
-            return "" if value is None else str(value)
+            return str(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.cli.main import main
@@ -555,6 +556,22 @@ def test_namespaces_are_read_and_deleted(engine: ScriptedEngine, cli: Cli) -> No
     assert cli("namespace", "list", "--json").document["namespaces"][0]["name"] == "orders"
     assert cli("namespace", "get", "orders").code == 0
     assert cli("namespace", "delete", "orders").out == "deleted namespace orders\n"
+
+
+def test_a_namespace_says_what_zero_and_no_value_mean(engine: ScriptedEngine, cli: Cli) -> None:
+    orders = namespace_service_pb2.Namespace(name="orders", task_retention=Duration())
+    orders.history.none = True
+    engine.answers["GetNamespace"] = namespace_service_pb2.GetNamespaceResponse(namespace=orders)
+
+    lines = cli("namespace", "get", "orders").out.splitlines()
+
+    shown = dict(re.split(r"  +", it, maxsplit=1) for it in lines)
+    assert shown["history_last"] == "none"
+    assert shown["task_retention_seconds"] == "0, deleted at once"
+    assert shown["finished_process_retention"] == "kept"
+    assert shown["unreachable_patience"] == "no limit"
+    assert shown["exhausted_call_fails_alone"] == "no"
+    assert shown["retry_policy"].endswith("elapsed_max no limit")
 
 
 def test_to_pause_all_namespaces_leaves_bulk_operations_alone(

@@ -157,6 +157,28 @@ def test_an_apply_that_fails_says_how_far_it_came(
         assert ended.err.startswith("applied: carts; failed: orders; not tried: zoo\n")
 
 
+def test_json_without_yes_changes_nothing_and_a_file_may_be_standard_input(
+    engine: ScriptedEngine, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "namespaces.toml"
+    file.write_text(FILE)
+
+    def from_stdin(*options: str) -> Ended:
+        with file.open() as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            return cli("namespace", "apply", "-", *options)
+
+    refused, asked = from_stdin("--json"), from_stdin()
+    applied_before = len(engine.requests)
+    applied = from_stdin("--yes")
+
+    assert [it.code for it in (refused, asked, applied)] == [2, 2, 0]
+    assert "--yes: must be given with --json" in refused.error["message"]
+    assert "--yes: must be given where standard input" in asked.err
+    assert (applied_before, len(engine.requests)) == (2, 5)
+    assert "created orders" in applied.out
+
+
 @pytest.mark.parametrize(
     ("typed", "code", "applied"), [("yes\n", 0, 2), ("\n", 1, 0), (END, 1, 0), (None, 2, 0)]
 )

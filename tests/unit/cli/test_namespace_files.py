@@ -1,6 +1,7 @@
 """Namespaces as a file: what is written is read back, and what is wrong is named."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,8 +60,8 @@ A = '[namespaces.a]\nprocessor_targets = ["h:1"]\n'
 
 def read(directory: Path, text: str) -> list[NamespaceConfig]:
     file = directory / "namespaces.toml"
-    file.write_text(text)
-    return [config_of(it) for it in load_namespaces(file)]
+    file.write_text(text, newline="")
+    return [config_of(it) for it in load_namespaces(file.read_bytes(), str(file))]
 
 
 def test_every_key_is_written_as_it_is_read(tmp_path: Path) -> None:
@@ -144,6 +145,48 @@ def test_what_is_wrong_is_named_with_file_and_key(
     assert caught.value.key == (key or file)
     assert file in str(caught.value)
     assert caught.value.description.replace(f" (in {file})", "").startswith(said)
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    wrong = f"""{A}histoy = 1
+        step_timeout_seconds = "long"
+        retry_policies.timer.attempts_max = 1
+        retry_policies.call.attempts_max = 0
+        [namespaces.b]
+        processor_targets = ["h", "unix:here"]
+        [namespaces.c]
+    """
+
+    with pytest.raises(errors.ConfigError) as caught:
+        read(tmp_path, wrong)
+
+    named = [
+        it.partition(": ")[0].removeprefix("namespaces.") for it in str(caught.value).split("; ")
+    ]
+    assert [it for it in named if not it.startswith("did you mean")] == [
+        "a.histoy", "a.step_timeout_seconds", "a.retry_policies.timer",
+        "a.retry_policies.call.attempts_max", "b.processor_targets", "b.processor_targets",
+        "c.processor_targets",
+    ]  # fmt: skip
+
+
+def test_a_file_of_an_editor_of_windows_is_read(tmp_path: Path) -> None:
+    crlf = A.replace("\n", "\r\n")
+    assert read(tmp_path, f"\ufeff{crlf}") == read(tmp_path, A)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{A}{A}", "table [namespaces.a] is declared twice (at line 3, column 14)"),
+        (f"{A}history = 1\nhistory = 2\n", "a key is given twice (at line 4, column 12)"),
+    ],
+)
+def test_what_is_there_twice_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(
+        errors.ConfigError, match=re.escape(f"namespaces.toml: is not TOML: {said}")
+    ):
+        read(tmp_path, text)
 
 
 def test_tables_are_compared_key_by_key_and_policies_of_types_as_a_whole() -> None:
