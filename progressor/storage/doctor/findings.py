@@ -57,7 +57,13 @@ def failed(words: str, *, advice: str, offenders: list[str] | None = None) -> Ve
     return _told(State.FAILED, words, advice, offenders)
 
 
-def count_of(count: int, what: str) -> str:
+def count_of(count: int, what: str, *, one: str = "", more: str = "") -> str:
+    """Return a count with its noun, and with its verb: `one` of one, `more` of others."""
+    verb = one if count == 1 else more
+    return f"{_count_of(count, what)} {verb}" if verb else _count_of(count, what)
+
+
+def _count_of(count: int, what: str) -> str:
     if count == 1:
         return f"1 {what}"
     if what.endswith("y") and not what.endswith(("ay", "ey", "oy", "uy")):

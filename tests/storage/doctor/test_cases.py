@@ -249,7 +249,7 @@ CASES = [
             ),
         ),
         State.WARNING, "",
-        ("orders: 6 processes, of which 3 are jobs or nodes of jobs$",),
+        ("orders: 6 processes; jobs and nodes of jobs among them: 3$",),
         "`progressor job retry -n NAMESPACE JOB`",
     ),
     Case(

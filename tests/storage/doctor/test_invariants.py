@@ -221,7 +221,7 @@ async def test_what_stays_broken_breaks_the_invariant_where_a_replica_serves(
     found = find(own_database, "gate_queues_wait_for_full_gates")
 
     assert found.state is State.FAILED
-    assert found.words == "1 row violate the invariant: a gate queue waits for a gate that is full"
+    assert found.words == "1 row violates the invariant: a gate queue waits for a gate that is full"
     assert found.offenders == ("orders: queue {a} waits for nothing; next is task 1",)
     assert "gates not promoted; retrying" in found.advice
     assert len(pauses) == LOOKS

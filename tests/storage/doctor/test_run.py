@@ -139,6 +139,8 @@ def test_counts_and_sizes_are_told_with_their_units() -> None:
     assert count_of(1234, "process") == "1,234 processes"
     assert count_of(0, "index") == "0 indexes"
     assert count_of(2, "body") == "2 bodies"
+    agreeing = [count_of(it, "row", one="is", more="are") for it in (0, 1, 2)]
+    assert agreeing == ["0 rows are", "1 row is", "2 rows are"]
     assert [bytes_of(each) for each in (512, 2048, 3 << 30)] == ["512 bytes", "2 KiB", "3 GiB"]
 
 

@@ -161,7 +161,7 @@ def test_a_broken_invariant_is_a_failure(own_database: str, cli: Cli) -> None:
     ended = cli("--dsn", own_database)
 
     assert ended.code == 1
-    assert "✗ scheduled tasks match their records: 1 row violate the invariant" in ended.out
+    assert "✗ scheduled tasks match their records: 1 row violates the invariant" in ended.out
     assert "orders/p: task 1 (call, 0 attempts) is scheduled, and has no record" in ended.out
 
 

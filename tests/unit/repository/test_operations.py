@@ -15,6 +15,7 @@ import pytest
 import yaml
 from cyclopts.exceptions import MissingArgumentError
 
+from progressor.cli.doctor import _RUNBOOK
 from progressor.cli.main import build_app
 from progressor.settings import config
 from progressor.storage.doctor.environment import checks as environment
@@ -273,6 +274,18 @@ def test_each_alert_and_each_check_has_one_section() -> None:
 
     expected = [rule["alert"] for rule in RULES] + [check.replace("_", " ") for check in CHECKS]
     assert sorted(titles) == sorted(expected)
+
+
+def test_doctor_prints_an_index_that_leads_to_the_section_of_each_check() -> None:
+    index = (ROOT / _RUNBOOK).read_text("utf-8")
+    rows = dict(re.findall(r"^\| \[[^]]+\]\((\S+)\) \| .*\| (.*) \|$", index, re.MULTILINE))
+    pages = {title.replace(" ", "_"): page.name for page, title, _ in SECTIONS}
+
+    for check in environment.CHECKS:
+        listed = rows[pages[check.name]]
+        assert check.group in listed or check.name.replace("_", " ") in listed, check.name
+    subjects = {pages[check.name] for check in invariants.checks(deep=True)}
+    assert subjects == {page for page, listed in rows.items() if "invariants" in listed}
 
 
 @pytest.mark.parametrize(("page", "title", "text"), SECTIONS, ids=lambda each: str(each)[:40])

@@ -32,7 +32,7 @@ def namespaces_verdict(doctor_run: DoctorRun) -> Verdict:
     if not named:
         return findings.ok(f"{count_of(len(configured), 'namespace')} as configured")
     return findings.warning(
-        f"{len(named)} of {count_of(len(configured), 'configured namespace')} differ from the "
+        f"{len(named)} of {count_of(len(configured), 'configured namespace')} not as in the "
         "database",
         advice=(
             "The database takes precedence: an engine that starts creates missing namespaces and "

@@ -58,7 +58,7 @@ def functions_verdict(doctor_run: DoctorRun) -> Verdict:
         )
     if missing := sorted(expected - there):
         return findings.failed(
-            f"{len(missing)} of the {len(expected)} functions in {schema} are missing",
+            f"{len(missing)} of the {count_of(len(expected), 'function')} missing from {schema}",
             advice=(
                 f"Stop the replicas of this release, DROP SCHEMA {schema} CASCADE, and run "
                 "`progressor migrate`: functions are deployed only where their schema is absent."

@@ -102,7 +102,7 @@ def prepared_verdict(doctor_run: DoctorRun) -> Verdict:
         return findings.ok(f"none is older than {span_of(_OPEN)}")
     return findings.failed(
         f"{count_of(len(rows), 'prepared transaction')}, the oldest for "
-        f"{span_of(rows[0]['open_for'])}: they hold their locks and vacuum back, over restarts too",
+        f"{span_of(rows[0]['open_for'])}: it keeps its locks over restarts, and holds vacuum back",
         advice="COMMIT PREPARED or ROLLBACK PREPARED each; the engine never makes one.",
         offenders=[f"{row['name']} of {row['role']}: {span_of(row['open_for'])}" for row in rows],
     )

@@ -105,8 +105,8 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
     skewed = [row for row in reported if abs(row["clock_offset"]) > limit]
     if skewed:
         return findings.warning(
-            f"the clock of {count_of(len(skewed), 'replica')} differs from PostgreSQL's by more "
-            f"than {limit:g} s",
+            f"{count_of(len(skewed), 'clock', one='differs', more='differ')} from PostgreSQL's by "
+            f"more than {limit:g} s",
             advice="Set up NTP there: no step is lost, but times in logs and traces are wrong.",
             offenders=[
                 f"{_name(row)}: {span_of(abs(row['clock_offset']))} "
@@ -340,7 +340,7 @@ def _pause(row: DictRow) -> str:
 def _broken(row: DictRow) -> str:
     words = f"{row['namespace']}: {_counted(row['count'], 'process')}"
     jobs = row["job_count"]
-    return f"{words}, of which {jobs:,} are jobs or nodes of jobs" if jobs else words
+    return f"{words}; jobs and nodes of jobs among them: {jobs:,}" if jobs else words
 
 
 def _counted(count: int, what: str) -> str:

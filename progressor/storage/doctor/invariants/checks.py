@@ -105,7 +105,8 @@ class Invariant:
 
     def _broken(self, count: int, offenders: list[str], *, advice: str) -> Verdict:
         return findings.failed(
-            f"{findings.count_of(count, 'row')} violate the invariant: {self.says}",
+            f"{findings.count_of(count, 'row', one='violates', more='violate')} the invariant: "
+            f"{self.says}",
             advice=advice,
             offenders=offenders,
         )

@@ -10,7 +10,7 @@
 -- says: a job that runs counts its nodes by their states as they are
 -- A transaction that changes the state of a node also changes the counts of its job.
 SELECT j.namespace, j.process_id,
-    concat('the job counts ', j.node_count, ' nodes: ', j.waiting, ' waiting, ', j.ready, ' ready, ',
+    concat('the job counts, of nodes: ', j.node_count, ', ', j.waiting, ' waiting, ', j.ready, ' ready, ',
         j.running, ' running (', j.beginning, ' beginning), ', j.failed, ' failed, ', j.skipped,
         ' skipped, ', j.cancelled, ' cancelled; it has ', c.nodes, ': ', c.waiting, ', ', c.ready, ', ',
         c.running, ' (', c.beginning, '), ', c.failed, ', ', c.skipped, ', ', c.cancelled) AS detail
@@ -148,7 +148,7 @@ WHERE j.state = 'running'
 -- The settlement that makes a node ready starts it, if fewer than a window (domain/jobs/job.py) are beginning;
 -- the one that makes room starts others. What has constraints is left to maintain_job, and noted as that.
 SELECT j.namespace, j.process_id,
-    concat(j.ready, ' nodes are ready, and ', j.beginning, ' beginning, of 512') AS detail
+    concat('nodes: ', j.ready, ' ready, and ', j.beginning, ' of 512 beginning') AS detail
 FROM progressor.jobs j
 WHERE j.state = 'running'
     AND (j.beginning > 512 OR (j.ready > 0 AND j.beginning < 512 AND j.upkeep_due_at IS NULL))
@@ -165,7 +165,7 @@ SELECT j.namespace, j.process_id,
                 WHEN t.status IS NULL THEN 'missing'
                 ELSE concat('a ', t.task_type, ', ', t.status)
             END,
-            ', and the job runs with ', j.waiting + j.ready + j.running, ' nodes unfinished')
+            ', and the job runs, with unfinished nodes: ', j.waiting + j.ready + j.running)
     END AS detail
 FROM progressor.jobs j
 LEFT JOIN progressor.processes l USING (slot, namespace, process_id)
@@ -252,10 +252,10 @@ FROM (
 -- by maintain_job, which is noted: with this job, or with that which the follower leads, if a node below took
 -- back the join that it had in hand.
 SELECT j.namespace, j.process_id,
-    concat('the job, ', j.state, ', counts ', j.node_count, ' nodes, ', j.waiting, ' waiting, ', j.ready,
+    concat('the job, ', j.state, ', counts, of nodes: ', j.node_count, ', ', j.waiting, ' waiting, ', j.ready,
         ' ready, ', j.running, ' running, ', j.failed, ' failed, ', j.skipped, ' skipped, ', j.cancelled,
         ' cancelled; it has ', c.nodes, ', ', c.waiting, ', ', c.ready, ', ', c.running, ', ', c.failed,
-        ', ', c.skipped, ', ', c.cancelled, '; of those that run ', c.idle, ' have no step')
+        ', ', c.skipped, ', ', c.cancelled, '; of those that run, without a step: ', c.idle)
         AS detail
 FROM progressor.jobs j
 CROSS JOIN LATERAL (
@@ -289,8 +289,8 @@ WHERE j.state <> 'running'
 -- deep
 -- Nodes get the next ordinals when they are added, and are never taken away alone.
 SELECT j.namespace, j.process_id,
-    concat('of ', j.node_count, ' nodes the first is ', coalesce(c.first::text, 'none'), ', the last ',
-        coalesce(c.last::text, 'none'), ', and ', c.names, ' names are of ', c.nodes) AS detail
+    concat('nodes: ', j.node_count, '; the first is ', coalesce(c.first::text, 'none'), ', the last ',
+        coalesce(c.last::text, 'none'), '; names: ', c.names, ', of nodes: ', c.nodes) AS detail
 FROM progressor.jobs j
 CROSS JOIN LATERAL (
     SELECT min(n.ordinal) AS first, max(n.ordinal) AS last, count(*) AS nodes,

@@ -322,7 +322,7 @@ WHERE n.name IS NULL
 -- deep
 -- settle_tasks and put_process number events from last_event_id on, under the lock, and write both.
 SELECT p.namespace, p.process_id,
-    concat('it has ', count(e.event_id), ' events, the last is ', coalesce(max(e.event_id), 0),
+    concat('events: ', count(e.event_id), ', the last is ', coalesce(max(e.event_id), 0),
         ', and the process says ', p.last_event_id) AS detail
 FROM progressor.processes p
 LEFT JOIN progressor.events e USING (slot, namespace, process_id)
@@ -337,8 +337,8 @@ HAVING count(e.event_id) <> p.last_event_id
 -- The settlement that succeeds writes the events and their numbers into the record of the task;
 -- only a task that succeeded has any. Records may be deleted before their events.
 SELECT t.namespace, t.process_id,
-    concat(t.task_type, ' ', t.task_id, ' (', t.status, ') names ', t.event_count,
-        ' events from ', coalesce(t.first_event_id, 0), ' on, and has ', count(e.event_id),
+    concat(t.task_type, ' ', t.task_id, ' (', t.status, ') names events: ', t.event_count,
+        ' from ', coalesce(t.first_event_id, 0), ' on, and has ', count(e.event_id),
         ' from ', coalesce(min(e.event_id), 0), ' on') AS detail
 FROM progressor.tasks t
 LEFT JOIN progressor.events e USING (slot, namespace, process_id, task_id)

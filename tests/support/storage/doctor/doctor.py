@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime as dt
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -18,6 +19,12 @@ from tests.support.engine.points import PATIENCE_SECONDS
 TIMEOUT = dt.timedelta(seconds=20)
 
 _POLL_SECONDS = 0.05
+
+_DISAGREES = re.compile(
+    r"(?<![\w.,/-])(?<! of )1 (?!is |\w+ss\b|status)[a-z]{2,}s\b"
+    r"|\b1 \w+ (are|differ|violate|have)\b"
+)
+"""One of something, with a noun or a verb of more."""
 
 
 @contextlib.contextmanager
@@ -38,7 +45,10 @@ def find(
         each for each in (*environment.CHECKS, *invariants.checks(deep=True)) if each.name == name
     ]
     with looking(conninfo, database=database, timeout=timeout) as doctor_run:
-        return check.find(doctor_run)
+        found = check.find(doctor_run)
+    for words in (found.words, *found.offenders):
+        assert not _DISAGREES.search(words), words
+    return found
 
 
 def execute(conninfo: str, *statements: str) -> None:
