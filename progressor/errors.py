@@ -106,6 +106,16 @@ class GateNotFoundError(NotFoundError):
         super().__init__(f"gate {gate!r} does not exist in namespace {namespace!r}")
 
 
+class OperationNotFoundError(NotFoundError):
+    """No bulk operation of this id."""
+
+    reason = "OPERATION_NOT_FOUND"
+
+    def __init__(self, operation_id: str) -> None:
+        self.operation_id = operation_id
+        super().__init__(f"bulk operation {operation_id!r} does not exist")
+
+
 class StateError(RequestError):
     """The state of the process, task or namespace does not allow the request."""
 
@@ -184,6 +194,16 @@ class IdempotencyKeyReusedError(StateError):
             f"idempotency key {idempotency_key!r} of process {process_id!r} "
             "belongs to a different request"
         )
+
+
+class OperationAlreadyExistsError(StateError):
+    """The id of a new bulk operation is that of another one."""
+
+    reason = "OPERATION_ALREADY_EXISTS"
+
+    def __init__(self, operation_id: str) -> None:
+        self.operation_id = operation_id
+        super().__init__(f"bulk operation {operation_id!r} exists already, and is another one")
 
 
 class StepFailedError(StateError):

@@ -59,9 +59,9 @@ Exit codes:
   0  done
   1  failed for another reason, given in the message
   2  the command line, configuration, database or request is invalid
-  3  no such namespace, process, event, task, gate, job or schedule
+  3  no such namespace, process, event, task, gate, job, schedule or operation
   4  not in this state: exists already, failed, finished, removed, key reused
-  5  unavailable: engine or PostgreSQL away, overloaded, draining; try again
+  5  unavailable: engine or PostgreSQL not reachable, overloaded, draining; try again
   6  the deadline passed; an accepted task continues
   7  the processor rejected the request
   8  the awaited job failed

@@ -23,7 +23,7 @@ class BulkControl:
         """Start an operation; return it, and whether the same request had started it before.
 
         Raises:
-            IdempotencyKeyReusedError: Its id is that of another operation.
+            OperationAlreadyExistsError: Its id is that of another operation.
         """
         try:
             await self.namespaces.lookup(OPERATIONS)

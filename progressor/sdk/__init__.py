@@ -66,7 +66,8 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         NamespaceNotEmptyError as NamespaceNotEmptyError,
         NamespaceNotFoundError as NamespaceNotFoundError,
         NamespacePausedError as NamespacePausedError, NotFoundError as NotFoundError,
-        OverloadedError as OverloadedError,
+        OperationAlreadyExistsError as OperationAlreadyExistsError,
+        OperationNotFoundError as OperationNotFoundError, OverloadedError as OverloadedError,
         ProcessAlreadyExistsError as ProcessAlreadyExistsError,
         ProcessFailedError as ProcessFailedError, ProcessFinishedError as ProcessFinishedError,
         NothingToRetryError as NothingToRetryError, ProcessIsRunningError as ProcessIsRunningError,
@@ -184,6 +185,7 @@ _MODULES = {
         GateNotFoundError IdempotencyKeyReusedError InvalidRequestError LeaseLostError
         NamespaceAlreadyExistsError NamespacePausedError
         NamespaceChangedError NamespaceNotEmptyError NamespaceNotFoundError NotFoundError
+        OperationAlreadyExistsError OperationNotFoundError
         OverloadedError ProcessAlreadyExistsError ProcessFailedError ProcessFinishedError
         NothingToRetryError ProcessIsRunningError ProcessNotFoundError ProcessRemovedError
         ProgressorError RejectedError RepairFailedError ReplicaStoppedError RequestError

@@ -4,8 +4,8 @@ isort:skip_file
 For operators: one operation on many processes.
 
 Errors carry google.rpc.ErrorInfo as in process_service.proto. An operation that does not exist is
-PROCESS_NOT_FOUND: it is a process of the namespace progressor.operations. A start with the id of
-another operation is IDEMPOTENCY_KEY_REUSED, also of one that was removed but is not deleted yet.
+OPERATION_NOT_FOUND (NOT_FOUND). A start with the id of another operation, also of one that was removed
+but is not deleted yet, is OPERATION_ALREADY_EXISTS (ALREADY_EXISTS).
 """
 
 from collections import abc as _abc

@@ -37,6 +37,7 @@ _OWN_CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = {
     errors.StateError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProcessAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     errors.NamespaceAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.OperationAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     errors.NamespaceChangedError: grpc.StatusCode.ABORTED,
     errors.GateChangedError: grpc.StatusCode.ABORTED,
     job_errors.LedByEngineError: grpc.StatusCode.UNIMPLEMENTED,
@@ -73,7 +74,7 @@ CODES = MappingProxyType(dict(_codes(errors.ProgressorError, grpc.StatusCode.INT
 _METADATA_FIELDS = (
     "namespace", "process_id", "job_id", "own", "task_id", "broken_by", "failure_code",
     "failure_reason", "detail", "idempotency_key", "event_id", "gate", "schedule_id", "expected",
-    "actual", "what",
+    "actual", "what", "operation_id",
 )  # fmt: skip
 _CODES_BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType(
     {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}

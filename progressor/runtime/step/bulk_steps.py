@@ -63,7 +63,7 @@ class BulkSteps:
             return _rejected("a bulk operation takes no calls: use BulkService")
         try:
             return await self._work(task.key.process_id)
-        except errors.ProcessNotFoundError:
+        except errors.OperationNotFoundError:
             return _rejected("processes of this namespace are started by BulkService alone")
         except errors.StorageUnavailableError as error:
             name = task.key.process_id

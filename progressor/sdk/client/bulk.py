@@ -232,7 +232,7 @@ class Bulk(Resource[Connection]):
             options: See `FilterOptions` and `RequestOptions`.
 
         Raises:
-            IdempotencyKeyReusedError: The id is that of another operation.
+            OperationAlreadyExistsError: The id is that of another operation.
             InvalidRequestError: A field is invalid; the error names it.
         """
         request = pb.StartBulkRequest(

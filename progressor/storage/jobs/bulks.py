@@ -90,7 +90,7 @@ class Bulks:
         """Start an operation, whose namespace exists; return whether the same was started before.
 
         Raises:
-            IdempotencyKeyReusedError: Its id is that of another operation.
+            OperationAlreadyExistsError: Its id is that of another operation.
         """
         key = process_key(OPERATIONS, request.operation_id)
         [started] = await self._context.call(
@@ -111,7 +111,7 @@ class Bulks:
             follow=request.follow,
         )
         if started.verdict not in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
-            raise errors.IdempotencyKeyReusedError(key.process_id, key.process_id)
+            raise errors.OperationAlreadyExistsError(key.process_id)
         if started.verdict == Verdict.DUPLICATE or started.task_id is None:
             return True, NO_EFFECTS
         return False, Effects(due=((key, started.task_id),))
@@ -145,10 +145,10 @@ class Bulks:
         return sum(row.result is not None for row in rows), effects
 
     async def get(self, operation_id: str) -> BulkOperation:
-        """Read an operation. Raises ProcessNotFoundError if there is none."""
+        """Read an operation. Raises OperationNotFoundError if there is none."""
         found = await self._read(operation_id, None, limit=1)
         if not found:
-            raise errors.ProcessNotFoundError(OPERATIONS, operation_id)
+            raise errors.OperationNotFoundError(operation_id)
         return found[0]
 
     async def count_outcomes(self, bulk: BulkOperation) -> BulkOperation:

@@ -74,11 +74,11 @@ async def test_a_deleted_operation_goes_in_pieces_and_its_id_with_the_last(
     await store.remove(process_key(OPERATIONS, request.operation_id))
     observer.execute("DELETE FROM progressor.replies")
 
-    with pytest.raises(errors.ProcessNotFoundError):
+    with pytest.raises(errors.OperationNotFoundError):
         await bulks.get(request.operation_id)
     left = []
     for _ in range(3):
-        with pytest.raises(errors.IdempotencyKeyReusedError):
+        with pytest.raises(errors.OperationAlreadyExistsError):
             await bulks.start(request, {})
         assert await bulks.delete()
         left.append(count(observer, "bulk_items"))

@@ -15,12 +15,14 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (errors.TaskNotFoundError("p", 9), "process_id=p task_id=9"),
         (errors.TaskNotFoundError("p", "k"), "process_id=p idempotency_key=k"),
         (errors.GateNotFoundError("n", "g"), "namespace=n gate=g"),
+        (errors.OperationNotFoundError("o"), "operation_id=o"),
         (job_errors.JobNotFoundError("n", "j"), "namespace=n job_id=j"),
         (job_errors.ScheduleNotFoundError("n", "s"), "namespace=n schedule_id=s"),
     ],
     "ALREADY_EXISTS": [
         (errors.ProcessAlreadyExistsError("n", "p"), "namespace=n process_id=p"),
         (errors.NamespaceAlreadyExistsError("n"), "namespace=n"),
+        (errors.OperationAlreadyExistsError("o"), "operation_id=o"),
         (job_errors.ScheduleAlreadyExistsError("n", "s"), "namespace=n schedule_id=s"),
     ],
     "FAILED_PRECONDITION": [

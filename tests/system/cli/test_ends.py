@@ -20,7 +20,7 @@ INVALID, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAIL
 OVERLOADED, TOO_LATE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED
 WHERE = {
     "namespace": "orders", "process_id": "p", "task_id": "7", "gate": "g", "job_id": "j",
-    "schedule_id": "s", "revision": "5",
+    "schedule_id": "s", "revision": "5", "operation_id": "o",
 }  # fmt: skip
 
 
@@ -43,6 +43,12 @@ WHERE = {
         ("cancel p --task 7", "Cancel", STATE, "TASK_HAS_ENDED", 4, "task 7 of process 'p' has"),
         ("result p", "AwaitProcess", ABORTED, "PROCESS_TERMINATED", 4, "process 'p' was"),
         ("result p", "AwaitProcess", TOO_LATE, "DEADLINE_EXCEEDED", 6, "process 'p' had not"),
+        ("bulk show o", "GetBulk", NOT_FOUND, "OPERATION_NOT_FOUND", 3, "bulk operation 'o' does"),
+        ("bulk stop o", "StopBulk", NOT_FOUND, "OPERATION_NOT_FOUND", 3, "bulk operation 'o' does"),
+        (
+            "bulk retry --yes --id o", "StartBulk",
+            EXISTS, "OPERATION_ALREADY_EXISTS", 4, "bulk operation 'o' exists",
+        ),
         ("gate get g", "GetGate", NOT_FOUND, "GATE_NOT_FOUND", 3, "gate 'g' does not exist in"),
         ("job get j", "GetJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),
         ("job watch j", "GetJob", NOT_FOUND, "JOB_NOT_FOUND", 3, "job 'j' does not exist in"),

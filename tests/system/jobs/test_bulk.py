@@ -98,7 +98,7 @@ async def test_each_kind_changes_what_matches_once(
     assert (bulk.matched_count, bulk.done_count) == (matched, matched)
     again = await env.client.bulk.start(kind, **asked)
     assert again == bulk
-    with pytest.raises(errors.IdempotencyKeyReusedError):
+    with pytest.raises(errors.OperationAlreadyExistsError):
         await env.client.bulk.start(kind, **{**asked, "author": "you"})
 
 
@@ -298,7 +298,7 @@ async def test_nobody_else_changes_the_namespace_of_operations(env: Env) -> None
                 await request
         await own.result(bulk.operation_id)
         await own.remove(bulk.operation_id)
-        with pytest.raises(errors.ProcessNotFoundError):
+        with pytest.raises(errors.OperationNotFoundError):
             await own.bulk.get(bulk.operation_id)
         with pytest.raises(errors.NamespaceNotFoundError):
             await own.bulk.preview(BulkKind.RETRY, namespace="nobody")
