@@ -316,7 +316,7 @@ class Wiring:
             schedule_runs=self._schedule_runs_on(StoredRuns(self._scan)), context=context
         )
         pauses = PauseWatch(
-            namespaces=self.namespaces, slots=self.slots,
+            namespaces=self.namespaces, slots=self.slots, reach=self._processor.reach,
             schedules_changed=self._schedules.changed, context=context,
         )  # fmt: skip
         self._scanners = [

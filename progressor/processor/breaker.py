@@ -45,7 +45,8 @@ class Breaker:
         self.state = BreakerState.CUT
         self.patience: dt.timedelta | None = None
         """The namespace's, as of the last step that wanted to start."""
-        self._unreachable_since = self._since
+        self.unreachable_since = self._since
+        """From when on patience counts."""
         self._refusals = 0
         self._probe_at = self._since
         self._is_probing = False
@@ -63,12 +64,12 @@ class Breaker:
 
     def cut(self, unreachable_since: float) -> None:
         """Record that no target is connected, on the clock's monotonic time."""
-        self.state, self._unreachable_since = BreakerState.CUT, unreachable_since
+        self.state, self.unreachable_since = BreakerState.CUT, unreachable_since
 
     def refuse(self, unreachable_since: float, retry_after: dt.timedelta | None) -> None:
         """Record that a step was refused; the next probe waits `retry_after`, up to the cap."""
         now = self._clock.monotonic()
-        self.state, self._unreachable_since = BreakerState.REFUSING, unreachable_since
+        self.state, self.unreachable_since = BreakerState.REFUSING, unreachable_since
         if now < self._probe_at and not self._is_probing:
             # It was sent before the refusal that is known.
             return
@@ -110,13 +111,13 @@ class Breaker:
             return RAMP_TICK_SECONDS
         times = [self._probe_at] if self.state is BreakerState.REFUSING else []
         if self.patience is not None:
-            times.append(self._unreachable_since + self.patience.total_seconds())
+            times.append(self.unreachable_since + self.patience.total_seconds())
         ahead = [at - now for at in times if at > now]
         return min(ahead, default=None)
 
     def _gives_up(self, now: float) -> bool:
         patience = self.patience
-        return patience is not None and now - self._unreachable_since >= patience.total_seconds()
+        return patience is not None and now - self.unreachable_since >= patience.total_seconds()
 
 
 def ramp(seconds: float) -> int:

@@ -271,8 +271,8 @@ class ProcessorClient:
             )
         else:
             pause = self.reach.missed(name, task_id, is_bound=is_bound, patience=patience)
-        if patience is not None:
-            unreachable_for = self.reach.unreachable_for(name)
+        if patience is not None and name.partition("@")[0] not in self._paused:
+            unreachable_for = self.reach.waiting_for(name)
             if unreachable_for >= patience:
                 return failures.out_of_patience(target, unreachable_for, failed.message)
         return dataclasses.replace(failed, retry_after=pause)

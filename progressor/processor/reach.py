@@ -50,6 +50,7 @@ class Reach:
         channels.on_connected = self.connected
         # Bounded by the namespaces that have been asked for.
         self._missed_at: dict[str, float] = {}
+        self._resumed_at: dict[str, float] = {}
         # Of them, those whose targets are connected, but refuse the steps; and which.
         self._refused: dict[str, set[int]] = {}
         self._refusals: dict[int, int] = {}
@@ -90,11 +91,11 @@ class Reach:
 
         Without a wait it is due at once, and the breaker holds it back.
         """
-        since = self._missed_at.setdefault(name, self._clock.monotonic())
+        self._missed_at.setdefault(name, self._clock.monotonic())
         self._refused.pop(name, None)
         if is_bound or self._channels.is_connected(name) is not False:
             return self._backoff(task_id)
-        self._open(name, patience).cut(since)
+        self._open(name, patience).cut(self._waits_since(name))
         self._wake_later(name)
         return dt.timedelta()
 
@@ -111,14 +112,14 @@ class Reach:
 
         A step that is refused while others are taken waits alone.
         """
-        since = self._missed_at.setdefault(name, self._clock.monotonic())
+        self._missed_at.setdefault(name, self._clock.monotonic())
         refused = self._refused.setdefault(name, set())
         pause = self._backoff(task_id)
         if len(refused) < REFUSALS_MAX:
             refused.add(task_id)
         if is_bound or len(refused) < REFUSALS_MAX:
             return pause if retry_after is None else max(pause, retry_after)
-        self._open(name, patience).refuse(since, retry_after)
+        self._open(name, patience).refuse(self._waits_since(name), retry_after)
         self._wake_later(name)
         return dt.timedelta() if retry_after is None else retry_after
 
@@ -147,10 +148,21 @@ class Reach:
             for name, missed_at in tuple(self._missed_at.items())
         }
 
-    def unreachable_for(self, name: str) -> dt.timedelta:
-        """Return for how long a processor has been unreachable; 0: it is not."""
-        now = self._clock.monotonic()
-        return dt.timedelta(seconds=max(0.0, now - self._missed_at.get(name, now)))
+    def resumed(self, namespace: str) -> None:
+        """Record that a pause of a namespace has ended, from which on its patience counts anew."""
+        self._resumed_at[namespace] = self._clock.monotonic()
+        breaker = self.breakers.get(namespace)
+        if breaker is not None and breaker.is_open:
+            breaker.unreachable_since = self._resumed_at[namespace]
+            self._wake_later(namespace)
+
+    def waiting_for(self, name: str) -> dt.timedelta:
+        """Return for how long steps have waited for a processor, as patience counts it."""
+        return dt.timedelta(seconds=max(0.0, self._clock.monotonic() - self._waits_since(name)))
+
+    def _waits_since(self, name: str) -> float:
+        missed_at = self._missed_at.get(name, self._clock.monotonic())
+        return max(missed_at, self._resumed_at.get(name.partition("@")[0], missed_at))
 
     def _backoff(self, task_id: int) -> dt.timedelta:
         count = self._refusals.pop(task_id, 0) + 1

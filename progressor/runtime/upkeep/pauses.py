@@ -5,6 +5,7 @@ import dataclasses
 import logging
 
 from progressor import errors
+from progressor.processor.reach import Reach
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.slots import Slots
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -17,6 +18,7 @@ _BACKOFF_SECONDS = 0.05, 1.0
 class PauseWatch:
     namespaces: Namespaces
     slots: Slots
+    reach: Reach
     schedules_changed: asyncio.Event
     context: Context
 
@@ -44,6 +46,8 @@ class PauseWatch:
         while True:
             await pauses.resumed.wait()
             names = frozenset(pauses.take_resumed())
+            for name in names:
+                self.reach.resumed(name)
             for namespace in self.namespaces.known():
                 if namespace.name in names:
                     self.slots.look_for_due(namespace)

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from progressor import errors
+from progressor.processor.reach import Reach
 from progressor.sdk import Constraints, Graph, WaitCause
 from progressor.v1.messages_pb2 import MESSAGE_KIND_CALL, MESSAGE_KIND_NOTIFY, Message
 from progressor.v1.processor_service_pb2 import Complete
@@ -52,6 +53,18 @@ async def resume(env: Env) -> None:
 
 async def causes(env: Env, process_id: str) -> list[WaitCause]:
     return [wait.cause for wait in (await env.client.get(process_id)).waits]
+
+
+async def test_the_end_of_a_pause_is_reported_to_what_counts_patience(
+    env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(Reach, "resumed", lambda _, name: counted.append(name))
+    await pause(env)
+    await env.client.namespaces.resume(env.namespace)
+    await env.points.wait("resumed", names=(env.namespace,))
+
+    assert counted == [env.namespace]
 
 
 async def test_a_step_that_has_waited_for_its_connection_is_not_sent_in_a_pause(env: Env) -> None:

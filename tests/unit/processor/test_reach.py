@@ -7,6 +7,7 @@ import pytest_asyncio
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.views.replica import StepSize
+from progressor.processor.breaker import UNLIMITED
 from progressor.processor.channels import Channels
 from progressor.processor.reach import TOLD_SECONDS, Reach, Sizes
 from tests.support.builders import make_key, make_namespace, seconds
@@ -98,6 +99,32 @@ def refuse(reach: Reach, task_id: int, retry_after: float | None = None) -> floa
 async def test_a_step_that_misses_its_processor_waits_for_the_breaker_alone(reach: Reach) -> None:
     assert reach.missed(NAME, 1, is_bound=False) == seconds(0)
     assert reach.breakers[NAME].allowance() == 0
+
+
+@pytest.mark.parametrize("refusing", [False, True])
+async def test_patience_counts_anew_after_a_pause(
+    reach: Reach, ways: Ways, clock: ManualClock, refusing: bool
+) -> None:
+    def miss() -> None:
+        for task_id in (1, 2, 3):
+            if refusing:
+                reach.refused(NAME, task_id, None, is_bound=False, patience=seconds(60))
+            else:
+                reach.missed(NAME, task_id, is_bound=False, patience=seconds(60))
+
+    ways.connected = refusing
+    miss()
+    clock.advance(seconds(3600))
+    reach.resumed(NAME)
+    miss()
+    clock.advance(seconds(59))
+
+    breaker = reach.breakers[NAME]
+    assert breaker.allowance() == int(refusing)
+    assert reach.waiting_for(NAME) == seconds(59)
+    assert reach.unreachable()[NAME] == seconds(3659)
+    clock.advance(seconds(1))
+    assert breaker.allowance() == UNLIMITED
 
 
 async def test_the_step_of_a_bound_node_waits_by_a_backoff_and_opens_no_breaker(
