@@ -491,7 +491,7 @@ class StorageSchemaError(StorageUnavailableError):
     """PostgreSQL refuses the login, or what this release needs there is missing or forbidden.
 
     An operator has to correct that. An engine that starts ends with it. Later no request is at
-    fault, so it is as if PostgreSQL were away: what is decided waits.
+    fault, so it is as if PostgreSQL were unavailable: what is decided waits.
     """
 
 

@@ -67,7 +67,7 @@ async def set_capacity(
     /,
     *,
     capacity: Annotated[Int32, option("How many tasks may hold the gate; 0 for none.")],
-    revision: Annotated[Int64, option("Change it only at this revision.")] = 0,
+    revision: Annotated[Int64, option("Change it only at this revision; 0: at any.")] = 0,
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
     """Set the capacity of a gate, which is created if it does not exist.

@@ -97,10 +97,14 @@ _COMMANDS = {
     "Processes": (
         ("start", "processes.processes:start", "Create a process."),
         ("call", "processes.processes:call", "Run a call on a process."),
-        ("notify", "processes.processes:notify", "Run a call without waiting for its answer."),
-        ("repair", "processes.processes:repair", "Repair a broken process by its processor."),
+        ("notify", "processes.processes:notify", "Send a call that nobody waits for."),
+        ("repair", "processes.processes:repair", "Let the processor repair a broken process."),
         ("retry", "processes.processes:retry", "Run the task that broke a process again."),
-        ("simple-repair", "processes.processes:simple_repair", "Repair it without its processor."),
+        (
+            "simple-repair",
+            "processes.processes:simple_repair",
+            "Repair a broken process without its processor.",
+        ),
         ("await", "processes.processes:await_task", "Wait for a task."),
         ("cancel", "processes.processes:cancel", "Cancel a task."),
         ("result", "processes.processes:result", "Wait for a process to complete."),
@@ -122,8 +126,8 @@ _COMMANDS = {
 _BULK_COMMANDS = (
     ("retry", "processes.bulk:retry", "Run the task that broke each process again."),
     ("simple-repair", "processes.bulk:simple_repair", "Repair each without its processor."),
-    ("repair", "processes.bulk:repair", "Repair each by its processor."),
-    ("notify", "processes.bulk:notify", "Run a call on each."),
+    ("repair", "processes.bulk:repair", "Let the processor repair each."),
+    ("notify", "processes.bulk:notify", "Send each a call that nobody waits for."),
     ("cancel", "processes.bulk:cancel", "Cancel the first task of each."),
     ("terminate", "processes.bulk:terminate", "End each, and keep its record."),
     ("remove", "processes.bulk:remove", "Delete each."),
@@ -171,8 +175,12 @@ _SCHEDULE_COMMANDS = (
     ("delete", "schedules.schedules:delete", "Delete a schedule."),
 )
 
+_BULK = (
+    "Change all processes that match a filter: print how many match, ask, start, and watch until "
+    "the end. Ctrl-C leaves the operation running."
+)
 _FAMILIES = {
-    "bulk": ("Processes", "Change all processes that match a filter.", _BULK_COMMANDS),
+    "bulk": ("Processes", _BULK, _BULK_COMMANDS),
     "namespace": ("Namespaces", "Create, change and print namespaces.", _NAMESPACE_COMMANDS),
     "gate": ("Namespaces", "Print and set gates, which limit concurrency.", _GATE_COMMANDS),
     "job": ("Jobs", "Submit, watch and retry jobs, graphs of processes.", _JOB_COMMANDS),

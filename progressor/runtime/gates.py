@@ -78,7 +78,7 @@ class GateWakeUps:
                 else:
                     await self._wait(backoff.pause())
             except errors.StorageError as error:
-                # PostgreSQL may be away for a long time.
+                # PostgreSQL may be unavailable for a long time.
                 _log.info("gates not promoted; retrying", extra={"why": str(error)})
                 await asyncio.sleep(backoff.pause())
                 queue.again = taken | queue.again

@@ -82,7 +82,7 @@ class MessageDelivery:
             if await self._deliver_queue():
                 backoff.reset()
             else:
-                # Other transactions have locked what comes first, or PostgreSQL is away.
+                # Other transactions have locked what comes first, or PostgreSQL is unavailable.
                 await asyncio.sleep(backoff.pause())
 
     async def flush(self) -> None:

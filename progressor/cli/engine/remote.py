@@ -55,7 +55,9 @@ async def health(
 
 
 async def log_level(
-    level: Literal["debug", "info", "warning", "error"],
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], option("The least severe level to log.")
+    ],
     /,
     *,
     for_: Annotated[

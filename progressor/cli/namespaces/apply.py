@@ -92,8 +92,9 @@ async def apply(
     """Create and change namespaces as a file describes them.
 
     The file has tables [namespaces.NAME] as in the configuration of a server, and may be that
-    configuration; its other sections are ignored. A key that is left out has its default. - stands
-    for standard input.
+    configuration; its other sections are ignored. A key that is left out has its default. The file
+    - is standard input.
+
     Prints the differences from the engine, and asks before it applies them. Deletes nothing:
     namespaces that the file does not name stay as they are. Repeating it changes nothing more.
 

@@ -90,14 +90,16 @@ class BulkInput:
     failed_share: Annotated[
         float, option("Stop when more than this share of the last results are failures.")
     ] = 0.1
-    failed_window: Annotated[Int32, option("How many results are looked at for that.")] = 100
+    failed_window: Annotated[Int32, option("How many of the last results these are.")] = 100
     follow_matching: Annotated[
         bool, option("Also take up processes that match later, each once, until it is stopped.")
     ] = False
     id: Annotated[str | None, option("The id of the operation; a random one by default.")] = None
-    yes: Annotated[bool, option("Start without asking.")] = False
-    dry_run: Annotated[bool, option("Only print what matches.")] = False
-    detach: Annotated[bool, option("Do not wait for the end.")] = False
+    yes: Annotated[bool, option("Start without a preview and without asking.")] = False
+    dry_run: Annotated[
+        bool, option("Only print what matches; the exit code is 1 if nothing does.")
+    ] = False
+    detach: Annotated[bool, option("Return once it has started, instead of watching it.")] = False
 
     @property
     def rate_max(self) -> int | None:
@@ -144,10 +146,7 @@ async def retry(
     how: BulkInput = BulkInput(),
     scope: Scope = Scope(),
 ) -> ExitCode:
-    """Run the task that broke each matching process again.
-
-    Prints how many processes match, and asks before it starts; Ctrl-C leaves it running.
-    """
+    """Run the task that broke each matching process again, with all its attempts."""
     return await _run(BulkKind.RETRY, processes, how, scope)
 
 
@@ -179,7 +178,7 @@ async def notify(
     how: BulkInput = BulkInput(),
     scope: Scope = Scope(),
 ) -> ExitCode:
-    """Run a call on each matching process without waiting for its answer."""
+    """Notify each matching process: send it a call that nobody waits for."""
     return await _run(BulkKind.NOTIFY, processes, how, scope, payload.payload())
 
 
@@ -254,7 +253,7 @@ async def stop(
     why: Annotated[str, option("Why, for the record.")] = "stopped from the command line",
     options: EngineOptions = EngineOptions(),
 ) -> None:
-    """Stop an operation; processes that it has changed stay as they are."""
+    """Stop an operation; the processes that it has changed stay changed."""
     async with client_of(options) as client:
         bulk = await client.bulk.stop(operation_id, why)
     show(bulk, _facts(bulk), as_json=options.json)
@@ -264,7 +263,7 @@ async def results(
     operation_id: str,
     /,
     *,
-    failed: Annotated[bool, option("Only the failed.")] = False,
+    failed: Annotated[bool, option("Only the processes that could not be changed.")] = False,
     limit: Limit = 100,
     options: EngineOptions = EngineOptions(),
 ) -> None:

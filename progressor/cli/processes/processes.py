@@ -208,7 +208,7 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "detail": one_line(process.detail),
                 "broken at": "" if process.broken_at is None else instant_text(process.broken_at),
                 "failure": process.failure_id if failure is None else _group_text(failure),
-                "corrupted by": f"task {process.corrupted_by}" if process.corrupted_by else "",
+                "broken by": f"task {process.corrupted_by}" if process.corrupted_by else "",
                 "created": instant_text(process.created_at),
                 "status since": instant_text(process.status_changed_at),
                 "metadata": ", ".join(f"{key}={it}" for key, it in process.metadata.items()),
@@ -314,7 +314,10 @@ async def notify(
     constraints: ConstraintsInput = ConstraintsInput(),
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
-    """Run a call on a process without waiting for its answer."""
+    """Notify a process: send it a call that nobody waits for; print the id of its task.
+
+    Returns once the task is durable. `progressor await` waits for its end.
+    """
     async with client_of(options) as client:
         accepted = await client.notify(
             process_id, **request.arguments(), constraints=constraints.constraints()
@@ -393,7 +396,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
     process_id: str,
     /,
     *,
-    status: Literal["running", "error", "finished"] = "running",
+    status: Annotated[Literal["running", "error", "finished"], option("Its status.")] = "running",
     state: Annotated[str | None, option("Its state, JSON.")] = None,
     metadata: Annotated[str | None, option("Its metadata, a JSON object.")] = None,
     event: Annotated[
@@ -413,7 +416,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
         ),
     ] = (),
     detail: Annotated[str, option("Why it is in status error.")] = "",
-    corrupted_by: Annotated[
+    broken_by: Annotated[
         BrokenBy | None,
         option("The type of the task that broke it; simple-repair runs a timer again."),
     ] = None,
@@ -434,7 +437,7 @@ async def put(  # noqa: PLR0913  # the parts of a process, all named
             timers=dict(map(_named_timer, named_timer)),
             detail=detail,
             result=_optional_json("--result", result),
-            corrupted_by_type=TaskType(corrupted_by or "unspecified"),
+            corrupted_by_type=TaskType(broken_by or "unspecified"),
             idempotency_key=idempotency_key,
             state_version=state_version,
         )

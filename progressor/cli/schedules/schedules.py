@@ -55,7 +55,7 @@ from progressor.sdk.codec.wire import timedelta_of
 _RUNS_MAX = 100
 
 Note = Annotated[str, option("A note, shown with the schedule.")]
-Revision = Annotated[Int64, option("Change it only at this revision.")]
+Revision = Annotated[Int64, option("Change it only at this revision; 0: at any.")]
 OverlapOption = Annotated[
     Overlap | None, option("What a run does while the work of an earlier run has not ended.")
 ]

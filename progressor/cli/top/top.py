@@ -134,7 +134,7 @@ async def _print(screens: AsyncIterator[Screen], *, as_json: bool) -> None:
 
 
 def _line(screen: Screen) -> str:
-    document = screen.overview if screen.away is None else {"away": screen.away}
+    document = screen.overview if screen.away is None else {"unavailable": screen.away}
     return render(document, indent=-1) + "\n"
 
 

@@ -154,7 +154,7 @@ class Attempts:
 class Watch(Generic[Result]):
     """The position of one subscription, and how long it is resumed.
 
-    Each response restarts the time for which the engine may be away, which is the client's timeout.
+    Each response restarts the time for which the engine may be gone, which is the client's timeout.
     """
 
     def __init__(

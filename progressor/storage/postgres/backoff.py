@@ -1,4 +1,4 @@
-"""Backoff: the pauses between tries at something that is away.
+"""Backoff: the pauses between attempts to reach something unavailable.
 
 They grow, so that what comes back is not knocked over at once, and they are spread, so that those
 who lost it together do not return together.

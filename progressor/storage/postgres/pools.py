@@ -300,7 +300,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     async def refuse_too_many_waiting(self, connection: Connection) -> None:
         """Ask a connection, where many were closed, how many of their sessions still commit.
 
-        While a synchronous standby is away, each commit that was given up keeps its session.
+        While a synchronous standby is down, each commit that was given up keeps its session.
         Without a bound they would take all the connections that PostgreSQL has.
 
         Raises:
@@ -386,7 +386,7 @@ class Pools:
 
 
 async def open_pools(config: Database, dsn: str) -> Pools:
-    """Return pools that connect in the background, so that PostgreSQL may still be away."""
+    """Return pools that connect in the background, so that PostgreSQL may still be down."""
 
     def pool(name: str, size: int) -> Pool:
         return Pool(

@@ -176,16 +176,16 @@ async def test_json_in_a_pipe_is_a_line_for_each_look_and_tells_that_the_engine_
         looks = [json.loads(await out.readline()) for _ in range(2)]
         mortal.kill()
         look = looks[0]
-        while "away" not in look:
+        while "unavailable" not in look:
             look = json.loads(await out.readline())
         process.terminate()
         await process.communicate()
 
     assert process.returncode == 0
     assert [it["totals"]["serving_count"] for it in looks] == [1, 1]
-    assert look["away"]["reason"] == "ENGINE_UNAVAILABLE"
-    assert look["away"]["lasting_seconds"] > 0
-    assert look["away"]["since"] >= looks[0]["read_at"]
+    assert look["unavailable"]["reason"] == "ENGINE_UNAVAILABLE"
+    assert look["unavailable"]["lasting_seconds"] > 0
+    assert look["unavailable"]["since"] >= looks[0]["read_at"]
 
 
 class TestALiveView:
