@@ -161,8 +161,8 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.sdk.values.replies import MessageReply as MessageReply, TaskError as TaskError
     from progressor.sdk.values.processes import (
-        Event as Event, FailureGroup as FailureGroup, GateWait as GateWait, NewEvent as NewEvent,
-        NewTimer as NewTimer, OrderWait as OrderWait,
+        Event as Event, FailedRepair as FailedRepair, FailureGroup as FailureGroup,
+        GateWait as GateWait, NewEvent as NewEvent, NewTimer as NewTimer, OrderWait as OrderWait,
         Process as Process, ProcessStatus as ProcessStatus, Receipt as Receipt, Reply as Reply,
         Retried as Retried, SimpleRepaired as SimpleRepaired, Snapshot as Snapshot,
         TaskReply as TaskReply, TaskStatus as TaskStatus,
@@ -233,8 +233,8 @@ _MODULES = {
     """,
     "progressor.sdk.values.namespaces": "NamespaceConfig OnError ZombiePolicy",
     "progressor.sdk.values.processes": """
-        Event FailureGroup GateWait NewEvent NewTimer OrderWait Process ProcessStatus Receipt Reply
-        Retried SimpleRepaired Snapshot TaskReply TaskStatus TaskTrace TaskType Timer
+        Event FailedRepair FailureGroup GateWait NewEvent NewTimer OrderWait Process ProcessStatus
+        Receipt Reply Retried SimpleRepaired Snapshot TaskReply TaskStatus TaskTrace TaskType Timer
         Trace Wait WaitCause
     """,
     "progressor.sdk.values.replies": "MessageReply TaskError",

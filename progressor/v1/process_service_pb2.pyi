@@ -588,6 +588,7 @@ class GetResponse(_message.Message):
     AWAITED_REPLIES_FIELD_NUMBER: _builtins.int
     REQUESTED_REPLIES_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    FAILED_REPAIR_FIELD_NUMBER: _builtins.int
     next_after: _builtins.int
     """If the range has more events than fit into a message: the `after` to continue with."""
     explanation: _builtins.str
@@ -632,6 +633,10 @@ class GetResponse(_message.Message):
         in error, or the engine keeps the group no longer.
         """
 
+    @_builtins.property
+    def failed_repair(self) -> Global___FailedRepair:
+        """The last repair that has failed since it broke. Absent: there is none, or the process is not in error."""
+
     def __init__(
         self,
         *,
@@ -646,16 +651,52 @@ class GetResponse(_message.Message):
         awaited_replies: _abc.Iterable[_messages_pb2.AwaitedReply] | None = ...,
         requested_replies: _abc.Iterable[_messages_pb2.AwaitedReply] | None = ...,
         failure: Global___FailureGroup | None = ...,
+        failed_repair: Global___FailedRepair | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "failure", b"failure", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "failed_repair", b"failed_repair", "failure", b"failure", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "awaited_replies", b"awaited_replies", "explanation", b"explanation", "failure", b"failure", "history", b"history", "job_role", b"job_role", "later_timers", b"later_timers", "next_after", b"next_after", "process", b"process", "requested_replies", b"requested_replies", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "awaited_replies", b"awaited_replies", "explanation", b"explanation", "failed_repair", b"failed_repair", "failure", b"failure", "history", b"history", "job_role", b"job_role", "later_timers", b"later_timers", "next_after", b"next_after", "process", b"process", "requested_replies", b"requested_replies", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
     _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_after) -> _WhichOneofReturnType__next_after | None: ...
 
 Global___GetResponse: _TypeAlias = GetResponse  # noqa: Y015
+
+@_typing.final
+class FailedRepair(_message.Message):
+    """A repair that has left its process in error. What broke the process still counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    FAILED_AT_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.int
+    code: _builtins.int
+    """As in TaskError."""
+    reason: _builtins.str
+    message: _builtins.str
+    @_builtins.property
+    def failed_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.int = ...,
+        failed_at: _timestamp_pb2.Timestamp | None = ...,
+        code: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed_at", b"failed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "failed_at", b"failed_at", "message", b"message", "reason", b"reason", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailedRepair: _TypeAlias = FailedRepair  # noqa: Y015
 
 @_typing.final
 class JobRole(_message.Message):

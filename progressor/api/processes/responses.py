@@ -15,7 +15,7 @@ from progressor.domain.processes.message import RefusedMessage
 from progressor.domain.processes.process import ProcessCount
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views import why
-from progressor.domain.views.failure import FailureGroup
+from progressor.domain.views.failure import NOT_BROKEN, Broken, FailedRepair, FailureGroup
 from progressor.domain.views.process import (
     AwaitedReply,
     HistoryPage,
@@ -149,7 +149,7 @@ def fill_wait(message: types_pb2.Wait, wait: Wait) -> None:
 def get_to_wire(
     view: ProcessView,
     page: HistoryPage,
-    failure: FailureGroup | None = None,
+    broken: Broken = NOT_BROKEN,
     *,
     without_state: bool = False,
 ) -> pb.GetResponse:
@@ -166,7 +166,8 @@ def get_to_wire(
     parts: Sequence[tuple[Shape[Any, Any], object, Message]] = (
         (_TIMER, view.timer, response.timer),
         (_ROLE, view.role, response.job_role),
-        (_FAILURE, failure, response.failure),
+        (_FAILURE, broken.failure, response.failure),
+        (_FAILED_REPAIR, broken.failed_repair, response.failed_repair),
     )
     for shape, part, message in parts:
         if part is not None:
@@ -175,7 +176,7 @@ def get_to_wire(
         _TIMER.write(timer, response.later_timers.add())
     _fill_some(response.waits, view.waits[:WAITS_MAX], fill_wait, WAITS_BYTES_MAX)
     response.explanation = why.explain_process(
-        view.process, view.waits, view.role, view.replies.awaited
+        view.process, view.waits, view.role, view.replies.awaited, broken.failed_repair
     )
     _fill_replies(response, view.replies)
     if page.next_after is not None:
@@ -261,6 +262,7 @@ def list_to_wire(page: ProcessPage) -> pb.ListResponse:
 
 count_to_wire = Shape(ProcessCount, pb.CountResponse).message
 _FAILURE = Shape(FailureGroup, pb.FailureGroup)
+_FAILED_REPAIR = Shape(FailedRepair, pb.FailedRepair)
 
 
 def failures_to_wire(groups: Sequence[FailureGroup], *, page_size: int) -> pb.ListFailuresResponse:

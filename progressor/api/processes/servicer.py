@@ -21,7 +21,7 @@ from progressor.api.processes.requests import (
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views.failure import FailureGroup, FailureQuery
+from progressor.domain.views.failure import NOT_BROKEN, Broken, FailureQuery
 from progressor.domain.views.process import HistoryPage, ProcessQuery, ProcessView
 from progressor.v1 import process_service_pb2 as pb
 from progressor.wire import processes as process_wire
@@ -78,8 +78,8 @@ class ProcessServicer(Servicer):
         after = asked.history_range.after
         if after > view.process.last_event_id:
             raise errors.EventNotFoundError(asked.key.process_id, after)
-        failure = await self._failure_of(view.process)
-        return responses.get_to_wire(view, page, failure, without_state=message.without_state)
+        broken = await self._broken(view.process)
+        return responses.get_to_wire(view, page, broken, without_state=message.without_state)
 
     async def put(self, message: pb.PutRequest, context: CallContext) -> pb.PutResponse:
         seconds_left(context)
@@ -194,11 +194,15 @@ class ProcessServicer(Servicer):
                 raise
         return decode(message, *more, payload_bytes_max=bytes_max)
 
-    async def _failure_of(self, process: Process) -> FailureGroup | None:
-        if not process.failure_id:
-            return None
-        query = FailureQuery(namespace=process.key.namespace, failure_id=process.failure_id)
-        return next(iter(await self._backend().failures.list(query)), None)
+    async def _broken(self, process: Process) -> Broken:
+        """Return what has broken a process, and which repair has failed since."""
+        if process.status is not ProcessStatus.ERROR:
+            return NOT_BROKEN
+        failures, group = self._backend().failures, None
+        if process.failure_id:
+            query = FailureQuery(namespace=process.key.namespace, failure_id=process.failure_id)
+            group = next(iter(await failures.list(query)), None)
+        return Broken(failure=group, failed_repair=await failures.last_repair(process))
 
     async def _await_init(self, view: ProcessView, seconds: float | None) -> None:
         """Return when the init task has ended, however it has."""

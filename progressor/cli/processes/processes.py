@@ -43,6 +43,7 @@ from progressor.domain.jobs.roles import JobRole
 from progressor.domain.processes.event import NO_HISTORY
 from progressor.sdk.values.processes import (
     Event,
+    FailedRepair,
     FailureGroup,
     NewEvent,
     NewTimer,
@@ -139,6 +140,7 @@ async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOption
         "awaited_replies": snapshot.awaited_replies,
         "requested_replies": snapshot.requested_replies,
         "failure": snapshot.failure,
+        "failed_repair": snapshot.failed_repair,
     }
     show(document, *map(one_line, sentences), as_json=options.json)
 
@@ -209,6 +211,7 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "broken at": "" if process.broken_at is None else instant_text(process.broken_at),
                 "failure": process.failure_id if failure is None else _group_text(failure),
                 "broken by": f"task {process.corrupted_by}" if process.corrupted_by else "",
+                "failed repair": _repair_text(snapshot.failed_repair),
                 "created": instant_text(process.created_at),
                 "status since": instant_text(process.status_changed_at),
                 "metadata": ", ".join(f"{key}={it}" for key, it in process.metadata.items()),
@@ -238,6 +241,13 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
 def _group_text(group: FailureGroup) -> str:
     seen = f"first {instant_text(group.first_seen_at)}, last {instant_text(group.last_seen_at)}"
     return f"{one_line(group.failure_id)}: {broken_text(group)} in error now; seen {seen}"
+
+
+def _repair_text(repair: FailedRepair | None) -> str:
+    if repair is None:
+        return ""
+    failed = f"task {repair.task_id}, {instant_text(repair.failed_at)}"
+    return f"{failed}: {one_line(repair.reason)}: {one_line(repair.message)}"
 
 
 def _like_it(group: FailureGroup | None, engine: EngineOptions) -> Iterator[str]:

@@ -38,6 +38,28 @@ class FailureGroup:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRepair:
+    """The last repair that has failed since its process broke; ``code`` is a gRPC status code."""
+
+    task_id: int
+    failed_at: dt.datetime
+    code: int
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """What Get adds to a process in error; ``failure`` None: its group is kept no longer."""
+
+    failure: FailureGroup | None = None
+    failed_repair: FailedRepair | None = None
+
+
+NOT_BROKEN = Broken()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FailureQuery:
     """Which groups are asked for; ``namespace`` "" and ``failure_id`` "": all.
 

@@ -20,6 +20,7 @@ from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.failure import FailedRepair
 from progressor.domain.views.process import AwaitedReply
 from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.domain.views.wait import (
@@ -93,6 +94,7 @@ def explain_process(
     found: Sequence[Wait],
     role: JobRole | None = None,
     awaited: Sequence[AwaitedReply] = (),
+    repair: FailedRepair | None = None,
 ) -> str:
     """Return what a process waits for that is not a wait of a task; "" where the tasks tell all."""
     match process.status:
@@ -111,7 +113,11 @@ def explain_process(
                 ending = "its recovery is under way"
             if held:
                 ending += f"; {held} tasks wait for that" if held > 1 else "; 1 task waits for that"
-            return f"The process has been in error since {since}, broken{by}: {detail}; {ending}."
+            tried = "" if repair is None else f"; {_of_repair(repair)}"
+            return (
+                f"The process has been in error since {since}, broken{by}: {detail}{tried}; "
+                f"{ending}."
+            )
         case ProcessStatus.FINISHED:
             since = _at(process.status_changed_at)
             if process.detail:
@@ -121,6 +127,14 @@ def explain_process(
             return f"{ended}; it waits for nothing."
         case _:
             assert_never(process.status)
+
+
+def _of_repair(repair: FailedRepair) -> str:
+    message = f": {words}" if (words := _quoted(repair.message)) else ""
+    return (
+        f"repair {repair.task_id} has failed since, at {_at(repair.failed_at)}, after "
+        f"{repair.reason}{message}"
+    )
 
 
 def _idle(awaited: Sequence[AwaitedReply]) -> str:

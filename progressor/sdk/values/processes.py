@@ -226,6 +226,17 @@ class FailureGroup:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRepair:
+    """A repair that has left its process in error; ``code`` is a gRPC status code."""
+
+    task_id: int
+    failed_at: dt.datetime
+    code: int
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """A recorded event; ``event_id`` counts from 1 without gaps within its process."""
 
@@ -283,7 +294,8 @@ class Snapshot(Generic[Decoded]):
     next page, if the range has more events than fit into a message. ``job_role``: its role in jobs;
     None: it has none. ``awaited_replies``: the first 100 that it waits for. ``requested_replies``:
     the first 100 that other processes wait for. ``failure``: what broke it; None: it is not in
-    error, or the engine keeps that no longer.
+    error, or the engine keeps that no longer. ``failed_repair``: the last repair that has failed
+    since.
     """
 
     process: Process[Decoded]
@@ -297,6 +309,7 @@ class Snapshot(Generic[Decoded]):
     awaited_replies: tuple[AwaitedReply, ...] = ()
     requested_replies: tuple[AwaitedReply, ...] = ()
     failure: FailureGroup | None = None
+    failed_repair: FailedRepair | None = None
 
     @property
     def timers(self) -> dict[str, Timer]:

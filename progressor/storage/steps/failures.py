@@ -3,8 +3,14 @@
 import datetime as dt
 from typing import NamedTuple
 
+from progressor.domain.processes.process import Process
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views.failure import BROKEN_COUNT_MAX, FailureGroup, FailureQuery
+from progressor.domain.views.failure import (
+    BROKEN_COUNT_MAX,
+    FailedRepair,
+    FailureGroup,
+    FailureQuery,
+)
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows.documents import failure_text
 
@@ -33,6 +39,7 @@ class Failures:
         self._context, self._groups_max = context, groups_max
         self._add_failures = functions.call("add_failures")
         self._list_failures = functions.call("list_failures", FailureGroup)
+        self._find_failed_repair = functions.call("find_failed_repair", FailedRepair)
         self._find_ungrouped = functions.call("find_ungrouped", _Ungrouped)
         self._group_processes = functions.call("group_processes")
 
@@ -51,6 +58,19 @@ class Failures:
                 before_id=failure_id,
                 limit=query.page_size,
             )
+
+    async def last_repair(self, process: Process) -> FailedRepair | None:
+        """Read the last repair of a process in error that has failed since it broke."""
+        async with self._context.connection(reads_only=True) as connection:
+            found = await self._find_failed_repair.rows(
+                connection,
+                slot=process.key.slot,
+                namespace=process.key.namespace,
+                process_id=process.key.process_id,
+                broken_by=process.corrupted_by,
+                broken_at=process.broken_at or process.status_changed_at,
+            )
+        return next(iter(found), None)
 
     async def add(self) -> bool:
         """Add up what was noted since, in any replica; return whether there may be more.

@@ -200,3 +200,20 @@ async def test_the_sdk_has_all_of_it_as_fields(env: Env, lenient: Env) -> None:
     assert [error.failure_code for error in caught] == [13, 13, 13, 10]
     assert [error.failure_reason for error in caught] == ["BROKEN"] * 3 + ["NOT_NOW"]
     assert (repair.detail, alone.detail) == ("still", "gone")
+
+
+async def test_a_failed_repair_is_named_beside_what_broke_the_process(env: Env) -> None:
+    broken_by = await env.broken("p", broken("no such bin"), broken("worse"))
+    status = await refusal(env.client.repair("p"))
+    after_repair = await env.client.get("p")
+    await env.client.retry("p")
+    await env.settled("p", 4)
+    broken_again = await env.client.get("p")
+
+    repair = after_repair.failed_repair
+    assert repair is not None
+    assert (str(repair.task_id), repair.reason) == (status.metadata["task_id"], "BROKEN")
+    assert repair.message == "no such bin"
+    assert after_repair.process.corrupted_by == broken_by
+    assert f"; repair {repair.task_id} has failed since" in after_repair.explanation
+    assert (broken_again.failed_repair, broken_again.process.detail) == (None, "worse")

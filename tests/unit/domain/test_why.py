@@ -13,6 +13,7 @@ from progressor.domain.processes.policy import Pause, RetryPolicy
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views import why
+from progressor.domain.views.failure import FailedRepair
 from progressor.domain.views.process import AwaitedReply
 from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.domain.views.wait import (
@@ -556,6 +557,16 @@ def test_foreign_text_stays_within_the_sentence(message: str, told: str) -> None
 A_WAIT = waits_of(leased())
 HELD = waits_of(dataclasses.replace(a_task(8), held_since=NOW))
 BROKEN = {"status": ProcessStatus.ERROR, "detail": "no stock", "corrupted_by": 5}
+
+
+@pytest.mark.parametrize(("message", "told"), [("no such bin", ": no such bin"), ("", "")])
+def test_a_broken_process_explains_which_repair_has_failed_since(message: str, told: str) -> None:
+    repair = FailedRepair(task_id=7, failed_at=NOW, code=3, reason="BAD_BIN", message=message)
+
+    assert why.explain_process(make_process(**BROKEN), (), None, (), repair) == (
+        f"The process has been in error since {AT}, broken by task 5: no stock; repair 7 has "
+        f"failed since, at {AT}, after BAD_BIN{told}; retry or repair it to bring it back."
+    )
 
 
 @pytest.mark.parametrize(
