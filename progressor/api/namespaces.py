@@ -59,6 +59,8 @@ class Update:
     name: str
     change: Callable[[Namespace], Namespace]
     expected_revision: int
+    credentials: str = ""
+    """Those that it sets; "": none."""
 
 
 def _check_reason(reason: str, field: str) -> None:
@@ -87,6 +89,11 @@ def _check_targets(targets: tuple[str, ...], field: str) -> None:
                 f"{field}[{index}]", f"must be host:port or unix:/path, got {wire.shown(target)}"
             )
     violations.raise_any()
+
+
+def _check_credentials(name: str, field: str) -> None:
+    if name:
+        check_namespace_name(name, field)
 
 
 def _policies_of(message: pb.Namespace, path: str, _context: object) -> dict[TaskType, RetryPolicy]:
@@ -138,6 +145,7 @@ NAMESPACE = Shape(
     step_timeout_max=Field(
         check=between(wire.STEP_TIMEOUT_MIN, EXTENDED_MAX), zero_is_default=True
     ),
+    processor_credentials=_check_credentials,
 )
 
 
@@ -164,7 +172,13 @@ def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
         paths = [field.name for field, _ in message.namespace.ListFields()]
     change = _change_of(message.namespace, paths, violations)
     violations.raise_any()
-    return Update(name=name, change=change, expected_revision=message.expected_revision)
+    credentials = message.namespace.processor_credentials
+    return Update(
+        name=name,
+        change=change,
+        expected_revision=message.expected_revision,
+        credentials=credentials if "processor_credentials" in paths else "",
+    )
 
 
 def name_from_wire(
@@ -219,16 +233,29 @@ class NamespaceServicer(Servicer):
 
     service = pb.DESCRIPTOR.services_by_name["NamespaceService"]
 
+    def _check_known(self, credentials: str) -> None:
+        """Refuse credentials that this replica does not have; the others should have the same."""
+        known = self._backend().processor_credentials
+        if credentials and credentials not in known:
+            names = f"one of {', '.join(sorted(known))}" if known else "empty"
+            wire.refuse(
+                "namespace.processor_credentials",
+                f"must be {names}, as the configuration of this replica has it, "
+                f"got {wire.shown(credentials)}",
+            )
+
     @reading(create_from_wire)
     async def create_namespace(
         self, namespace: Namespace, _: CallContext
     ) -> pb.CreateNamespaceResponse:
+        self._check_known(namespace.processor_credentials)
         created = await self._backend().namespaces.create(namespace)
         _log.info("namespace created", extra={"namespace": created.name})
         return pb.CreateNamespaceResponse(namespace=namespace_to_wire(created))
 
     @reading(update_from_wire)
     async def update_namespace(self, update: Update, _: CallContext) -> pb.UpdateNamespaceResponse:
+        self._check_known(update.credentials)
         updated = await self._backend().namespaces.update(
             update.name, update.change, expected_revision=update.expected_revision
         )

@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar, assert_never
 
 import progressor
@@ -21,7 +21,7 @@ from progressor.api.calls.servicer import Backend
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
-from progressor.engine.certificates import server_certificate
+from progressor.engine.certificates import processor_credentials, server_certificate
 from progressor.engine.wiring import Wiring
 from progressor.runtime.core.context import Context, Observers
 from progressor.runtime.core.leases import Ending
@@ -41,6 +41,7 @@ from progressor.storage.replicas.replicas import draw_replica_id
 from progressor.telemetry.logs.level import LogLevelSwitch
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.setup import ReplicaTelemetry
+from progressor.wire.tls import Reloaded
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Engine:
         self._wiring: Wiring | None = None
         self._health = _Health()
         self._certificate = server_certificate(config.server, self.metrics)
+        self._credentials = processor_credentials(config.processor_credentials, self.metrics)
         self._server = ApiServer(
             self._backend,
             log_levels=LogLevelSwitch(asyncio.get_running_loop().call_later),
@@ -135,10 +137,13 @@ class Engine:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            watching = [group.create_task(self._watch_health(), name="health")]
-            if self._certificate is not None:
-                files = self._certificate.watch()
-                watching.append(group.create_task(files, name="watch certificates"))
+            watching = [
+                group.create_task(self._watch_health(), name="health"),
+                *(
+                    group.create_task(it.watch(), name="watch certificates")
+                    for it in self._watched()
+                ),
+            ]
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     wiring = await self._open(stack)
@@ -152,6 +157,11 @@ class Engine:
 
     def stop(self) -> None:
         self._stop.set()
+
+    def _watched(self) -> Iterator[Reloaded[Any]]:
+        if self._certificate is not None:
+            yield self._certificate
+        yield from self._credentials.values()
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Wiring | None:
         """Reach PostgreSQL, however long it takes; None if the engine is stopped first."""
@@ -191,7 +201,7 @@ class Engine:
             replica=self._config.replica, scanner=self._config.scanner,
         )  # fmt: skip
         replies_dsn = connection_string(database, dsn, application="progressor replies")
-        wiring = Wiring(self._config, replies_dsn, pools, context, functions)
+        wiring = Wiring(self._config, replies_dsn, pools, context, functions, self._credentials)
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
         if self._paused:

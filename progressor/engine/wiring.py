@@ -6,6 +6,7 @@ One half of the composition root; the other is ``engine``, which says when thing
 import asyncio
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 
 from progressor import errors
 from progressor.api.calls.servicer import Backend
@@ -15,6 +16,7 @@ from progressor.domain.views.activity import QUEUES_MAX
 from progressor.domain.views.replica import LOADS_MAX, NamespaceLoad, ReplicaLoad
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
+from progressor.processor.credentials import Credentials
 from progressor.processor.step_calls import StepCalls
 from progressor.runtime.bulks import BulkControl
 from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
@@ -71,6 +73,7 @@ from progressor.storage.steps.failures import Failures
 from progressor.storage.steps.messages import Messages
 from progressor.storage.steps.step_writes import StepWrites
 from progressor.telemetry.instruments import Labels
+from progressor.wire.tls import Reloaded
 
 _DUE_QUEUE_MAX = 100_000
 _TO_PROCESSORS: Labels = ("processor",)
@@ -78,10 +81,17 @@ _TO_PROCESSORS: Labels = ("processor",)
 
 class Wiring:
     def __init__(
-        self, config: Config, dsn: str, pools: Pools, context: Context, functions: Functions
+        self,
+        config: Config,
+        dsn: str,
+        pools: Pools,
+        context: Context,
+        functions: Functions,
+        credentials: Mapping[str, Reloaded[Credentials]],
     ) -> None:
         self.functions = functions
         self._config, self._dsn, self._pools, self.context = config, dsn, pools, context
+        self._credentials = credentials
         self._front, self._worker, self._scan = map(
             self._storage_on, (pools.front, pools.worker, pools.scan)
         )
@@ -153,7 +163,7 @@ class Wiring:
         )
         self._running_steps = RunningSteps(self._step_writes, self.namespaces, context.clock)
         self._channels = Channels(
-            StepCalls(running_steps=self._running_steps, status=packed_status)
+            StepCalls(running_steps=self._running_steps, status=packed_status), self._credentials
         )
         horizon = context.scanner.horizon
         self._effects = EffectDispatcher(
@@ -228,6 +238,7 @@ class Wiring:
             ),
             counts=Counts(self._front, self._dsn),
             failures=Failures(self._front),
+            processor_credentials=frozenset(self._credentials),
         )
 
     def _build_gauges(self) -> None:

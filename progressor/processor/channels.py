@@ -1,4 +1,4 @@
-"""Connections to the processors: one per target, shared by the namespaces that name it.
+"""Connections to the processors: one per target and credentials, shared by the namespaces.
 
 A step is sent
 
@@ -13,8 +13,10 @@ A step is sent
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 import grpc
@@ -24,10 +26,12 @@ from grpc import aio
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import failures
+from progressor.processor.credentials import PLAIN, Credentials, CredentialsError
 from progressor.processor.step_calls import CallDeadline, StepCalls
 from progressor.processor.stream import STREAM_KEY, Stream
 from progressor.v1 import processor_service_pb2
 from progressor.wire.stream_call import StreamCall
+from progressor.wire.tls import Reloaded, explained
 
 _SERVICE = "/progressor.v1.ProcessorService"
 
@@ -41,6 +45,8 @@ CONNECT_SECONDS = 5.0
 
 REFUSED_SECONDS = 300.0
 EARLY_END_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
 
 _FAILING = frozenset(
     {grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN}
@@ -66,6 +72,7 @@ _OPTIONS: Sequence[tuple[str, int]] = (
 )
 
 
+_Key: TypeAlias = tuple[str, Credentials]
 _Call: TypeAlias = aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
@@ -77,12 +84,15 @@ class Connection:
         target: str,
         on_ready: Callable[[], None] = lambda: None,
         step_calls: StepCalls | None = None,
+        credentials: Credentials = PLAIN,
     ) -> None:
         """Connect with the first call, or with `watch`; then `on_ready` is called each time."""
-        self.target = target
+        self.target, self.credentials = target, credentials
+        self.authorization = credentials.authorization
+        """The metadata of each call."""
         self.is_ready = False
         """Whether the channel was connected when its state last changed."""
-        self.channel = aio.insecure_channel(target, options=_OPTIONS)
+        self.channel = credentials.channel(target, _OPTIONS)
         # Bytes in, bytes out: `codec` parses the responses, not gRPC.
         self.process: _Call = self.channel.unary_unary(f"{_SERVICE}/Process")
         self._describe: _Call = self.channel.unary_unary(f"{_SERVICE}/Describe")
@@ -133,9 +143,11 @@ class Connection:
     async def _failure(self) -> str | None:
         """Return why the channel fails, which only a call tells; None: it has connected."""
         try:
-            await self._describe(b"")
+            await self._describe(b"", metadata=self.authorization)
         except aio.AioRpcError as error:
-            return None if self.is_connected else error.details() or "no connection"
+            if self.is_connected:
+                return None
+            return explained(error.details() or "no connection", self.credentials.tls)
         except (aio.UsageError, asyncio.CancelledError):
             current = asyncio.current_task()
             if current is None or current.cancelling() > 0:
@@ -180,7 +192,9 @@ class Connection:
         name = secrets.token_hex(8)
         self._stream = stream = Stream(
             self.target,
-            lambda: StreamCall(self._begin_stream(metadata=((STREAM_KEY, name),))),
+            lambda: StreamCall(
+                self._begin_stream(metadata=((STREAM_KEY, name), *self.authorization))
+            ),
             self._step_calls,
             name,
         )
@@ -199,7 +213,11 @@ class Connection:
         if known is not None and size <= known and age < DESCRIBED_SECONDS:
             return known
         try:
-            packed = await self._describe(b"", timeout=min(timeout, DESCRIBE_TIMEOUT_SECONDS))
+            packed = await self._describe(
+                b"",
+                timeout=min(timeout, DESCRIBE_TIMEOUT_SECONDS),
+                metadata=self.authorization,
+            )
         except aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 # The call of the step will report the cause.
@@ -251,10 +269,12 @@ def _announced(packed: bytes) -> int:
 
 @dataclasses.dataclass(slots=True)
 class _Round:
-    """The targets of one namespace, and whose turn it is."""
+    """The targets of one namespace, and whose turn it is; no connections: ``fault`` says why."""
 
     targets: tuple[str, ...]
+    credentials: Credentials | None
     connections: tuple[Connection, ...]
+    fault: str
     turn: int = 0
 
 
@@ -265,9 +285,13 @@ class Channels:
     them. Not safe for use by several threads or event loops.
     """
 
-    def __init__(self, step_calls: StepCalls | None = None) -> None:
-        self._step_calls = step_calls
-        self._connections: dict[str, Connection] = {}
+    def __init__(
+        self,
+        step_calls: StepCalls | None = None,
+        credentials: Mapping[str, Reloaded[Credentials]] = MappingProxyType({}),
+    ) -> None:
+        self._step_calls, self._credentials = step_calls, credentials
+        self._connections: dict[_Key, Connection] = {}
         self._rounds: dict[str, _Round] = {}
         self._closed = False
         self._closing = asyncio.Event()
@@ -313,13 +337,25 @@ class Channels:
     async def take(self, namespace: Namespace) -> Connection:
         """Return the next connection in turn for a call; `give_back` it after the call.
 
-        One that is connected is preferred. New targets of the namespace count
+        One that is connected is preferred. New targets and credentials of the namespace count
         from this call on.
+
+        Raises:
+            CredentialsError: Its credentials cannot be used.
         """
         assert not self._closed, "a processor was asked after the channels were closed"
         current, outdated = self._rounds.get(namespace.name), None
-        if current is None or current.targets != namespace.processor_targets:
-            current, outdated = self._renew(namespace), current
+        credentials = self._credentials_of(namespace)
+        if (
+            current is None
+            or current.targets != namespace.processor_targets
+            or current.credentials is not credentials
+        ):
+            current, outdated = self._renew(namespace, credentials), current
+        if current.fault:
+            if outdated is not None:
+                await self._release(outdated)
+            raise CredentialsError(current.fault)
         connection = _next_in_turn(current)
         connection.call_count += 1
         if outdated is not None:
@@ -376,26 +412,47 @@ class Channels:
             await connection.close()
         self._closing.set()
 
-    def _renew(self, namespace: Namespace) -> _Round:
-        assert namespace.processor_targets, f"namespace {namespace.name!r} has no targets"
-        connections = tuple(self._connect(target) for target in namespace.processor_targets)
-        renewed = _Round(namespace.processor_targets, connections)
+    def _credentials_of(self, namespace: Namespace) -> Credentials | None:
+        if not namespace.processor_credentials:
+            return PLAIN
+        found = self._credentials.get(namespace.processor_credentials)
+        return None if found is None else found.content
+
+    def _renew(self, namespace: Namespace, credentials: Credentials | None) -> _Round:
+        targets = namespace.processor_targets
+        assert targets, f"namespace {namespace.name!r} has no targets"
+        fault = (
+            f"this replica has no processor_credentials.{namespace.processor_credentials}"
+            if credentials is None
+            else credentials.fault(targets)
+        )
+        connections: tuple[Connection, ...] = ()
+        if credentials is not None and not fault:
+            connections = tuple(self._connect(it, credentials) for it in targets)
+        else:
+            facts = {"namespace": namespace.name, "why": fault}
+            _log.warning("processor credentials cannot be used", extra=facts)
+        renewed = _Round(targets, credentials, connections, fault)
         self._rounds[namespace.name] = renewed
         return renewed
 
-    def _connect(self, target: str) -> Connection:
-        connection = self._connections.get(target)
+    def _connect(self, target: str, credentials: Credentials) -> Connection:
+        key = target, credentials
+        connection = self._connections.get(key)
         if connection is None:
-            connection = Connection(target, lambda: self._note_ready(target), self._step_calls)
-            self._connections[target] = connection
+            connection = Connection(
+                target, lambda: self._note_ready(key), self._step_calls, credentials
+            )
+            self._connections[key] = connection
             if self._group is not None:
                 connection.watch(self._group)
         connection.namespace_count += 1
         return connection
 
-    def _note_ready(self, target: str) -> None:
+    def _note_ready(self, key: _Key) -> None:
+        connection = self._connections.get(key)
         for name, current in tuple(self._rounds.items()):
-            if target in current.targets:
+            if connection in current.connections:
                 self.on_connected(name)
 
     async def _release(self, old: _Round) -> None:
@@ -406,8 +463,9 @@ class Channels:
                 await self._close_connection(connection)
 
     async def _close_connection(self, connection: Connection) -> None:
-        if self._connections.get(connection.target) is connection:
-            del self._connections[connection.target]
+        key = connection.target, connection.credentials
+        if self._connections.get(key) is connection:
+            del self._connections[key]
             await connection.close()
 
 

@@ -22,6 +22,7 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import codec, failures
 from progressor.processor.channels import CONNECT_SECONDS, Channels, Connection
+from progressor.processor.credentials import CredentialsError
 from progressor.processor.reach import Reach, Sizes
 from progressor.processor.stream import STEP_BYTES_MAX
 from progressor.telemetry.traces.spans import record_server
@@ -118,7 +119,10 @@ class ProcessorClient:
         seconds: float,
     ) -> bytes | codec.StepOutcome | Released:
         deadline = self._loop.time() + seconds
-        connection = await self._channels.take(namespace)
+        try:
+            connection = await self._channels.take(namespace)
+        except CredentialsError as error:
+            return failures.not_connected(", ".join(namespace.processor_targets), str(error))
         if task.trace_context:
             record_server(task.trace_context, connection.target)
         try:
@@ -237,7 +241,11 @@ class ProcessorClient:
             request,
             # gRPC's own deadline cannot be moved.
             timeout=max(seconds, longest) if moves else seconds,
-            metadata=(*_trace_metadata(task.trace_context), *metadata),
+            metadata=(
+                *_trace_metadata(task.trace_context),
+                *connection.authorization,
+                *metadata,
+            ),
         )
         kept = self._channels.keep_deadline(call, task, deadline) if moves else None
         try:

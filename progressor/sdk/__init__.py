@@ -128,6 +128,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         BYTES as BYTES, BytesCodec as BytesCodec, CheckedCodec as CheckedCodec, Codec as Codec,
         JSON as JSON, JsonCodec as JsonCodec, Payload as Payload,
     )
+    from progressor.sdk.processor.links import EngineAddress as EngineAddress
     from progressor.sdk.processor.processor import Processor as Processor
     from progressor.sdk.processor.server import (
         Limits as Limits, running as running, serve as serve,
@@ -139,6 +140,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         UnexpectedStatusError as UnexpectedStatusError,
     )
     from progressor.sdk.transport.security import Tls as Tls
+    from progressor.sdk.transport.trust import ServerTls as ServerTls, Trust as Trust
     from progressor.sdk.values.constraints import (
         Constraints as Constraints, GateHold as GateHold, GateHolder as GateHolder,
         Order as Order, TimeSpent as TimeSpent,
@@ -217,12 +219,14 @@ _MODULES = {
         ScheduledStart Schedules SyncSchedules
     """,
     "progressor.sdk.codec.codecs": "BYTES BytesCodec CheckedCodec Codec JSON JsonCodec Payload",
+    "progressor.sdk.processor.links": "EngineAddress",
     "progressor.sdk.processor.processor": "Processor",
     "progressor.sdk.processor.server": "Limits running serve",
     "progressor.sdk.processor.step": "Step",
     "progressor.sdk.processor.verdicts": "Fail Reject Retry",
     "progressor.sdk.transport.failures": "EngineUnavailableError UnexpectedStatusError",
     "progressor.sdk.transport.security": "Tls",
+    "progressor.sdk.transport.trust": "ServerTls Trust",
     "progressor.sdk.values.constraints": "Constraints GateHold GateHolder Order TimeSpent",
     "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
     "progressor.sdk.values.jobs": """

@@ -18,6 +18,7 @@ from typing import Any
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
 from progressor.settings.addresses import redact_dsn
+from progressor.settings.credentials import ProcessorCredentials, decode_credentials
 from progressor.settings.decoding import (
     Given,
     Key,
@@ -47,8 +48,9 @@ from progressor.settings.sections import (
 class Config:
     """All settings, each from the strongest source that gave it; the dataclasses are the sections.
 
-    ``namespaces`` are created at start if absent; existing ones are left unchanged, so that an
-    update at run time survives a restart. ``sources`` has the keys that were given.
+    ``processor_credentials`` are by the names that namespaces give. ``namespaces`` are created at
+    start if absent; existing ones are left unchanged, so that an update at run time survives a
+    restart. ``sources`` has the keys that were given.
     """
 
     database: Database = dataclasses.field(default_factory=Database)
@@ -60,11 +62,15 @@ class Config:
     snapshots: Snapshots = dataclasses.field(default_factory=Snapshots)
     telemetry: Telemetry = dataclasses.field(default_factory=Telemetry)
     log: Log = dataclasses.field(default_factory=Log)
+    processor_credentials: Mapping[str, ProcessorCredentials] = dataclasses.field(
+        default_factory=dict
+    )
     namespaces: tuple[Namespace, ...] = ()
     sources: Mapping[str, Source] = dataclasses.field(default_factory=dict)
 
 
 _NAMESPACES = "namespaces"
+_CREDENTIALS = "processor_credentials"
 _FILE_NAME = "progressor.toml"
 _FILE_VARIABLE = "PROGRESSOR_CONFIG"
 # Kubernetes sets such variables in every container, here for a service called progressor-server.
@@ -129,7 +135,7 @@ def load(
         environment = os.environ
     path = _find_file(file, environment)
     tables = _tables(_read_file(path), str(path)) if path else {}
-    namespaces = tables.pop(_NAMESPACES, None)
+    namespaces, credentials = tables.pop(_NAMESPACES, None), tables.pop(_CREDENTIALS, None)
     source = Source(SourceKind.FLAG, "command line")
     values = dict(_in_file(tables)) | _in_environment(environment)
     values |= {key: Given(value=it, source=source, is_text=True) for key, it in flags.items()}
@@ -144,11 +150,15 @@ def load(
         section: decode(table, by_section[section], prefix=section)
         for section, table in _SECTIONS.items()
     }
-    return Config(
+    loaded = Config(
         **sections,
+        processor_credentials=decode_credentials(credentials) if credentials else {},
         namespaces=decode_namespaces(namespaces) if namespaces else (),
-        sources={name: given.source for name, given in values.items()},
+        sources={name: given.source for name, given in values.items()}
+        | ({_CREDENTIALS: credentials.source} if credentials else {}),
     )
+    _check_credentials(loaded)
+    return loaded
 
 
 def load_namespaces(content: bytes, where: str) -> tuple[Namespace, ...]:
@@ -162,7 +172,7 @@ def load_namespaces(content: bytes, where: str) -> tuple[Namespace, ...]:
         ConfigError: The file has no such table, a key is unknown, or a value is wrong.
     """
     tables = _tables(content, where)
-    given = tables.pop(_NAMESPACES, None)
+    given, _ = tables.pop(_NAMESPACES, None), tables.pop(_CREDENTIALS, None)
     for section, table in tables.items():
         _check_section(section, table)
     if given is None:
@@ -174,6 +184,7 @@ def reference() -> list[ReferenceRow]:
     """Return every key; its meaning includes its unit and bounds. The docs are made of it."""
     keys = {name: key for name, (_, key) in _KEYS.items()}
     for prefix, table in (
+        (f"{_CREDENTIALS}.NAME", ProcessorCredentials),
         ("namespaces.NAME", NamespaceTable),
         ("namespaces.NAME.retry_policy", RetryTable),
     ):
@@ -197,7 +208,17 @@ def effective(config: Config) -> list[EffectiveRow]:
         shown = redact_dsn(value) if key.secret else plain(value)
         source = config.sources.get(name, Source())
         rows.append(EffectiveRow(key=name, value=shown, source=source))
-    return rows
+    return [*rows, *_effective_credentials(config)]
+
+
+def _effective_credentials(config: Config) -> Iterator[EffectiveRow]:
+    for name, table in config.processor_credentials.items():
+        for key in keys_of(ProcessorCredentials):
+            yield EffectiveRow(
+                key=f"{_CREDENTIALS}.{name}.{key.name}",
+                value=plain(getattr(table, key.field)),
+                source=config.sources.get(_CREDENTIALS, Source()),
+            )
 
 
 def variable_of(key: str) -> str:
@@ -247,7 +268,19 @@ def _in_file(tables: Mapping[str, Given]) -> Iterator[tuple[str, Given]]:
 
 def _check_section(section: str, table: Given) -> None:
     if section not in _SECTIONS:
-        raise unknown_key(section, [*_SECTIONS, _NAMESPACES], table)
+        raise unknown_key(section, [*_SECTIONS, _CREDENTIALS, _NAMESPACES], table)
+
+
+def _check_credentials(loaded: Config) -> None:
+    known = loaded.processor_credentials
+    for namespace in loaded.namespaces:
+        name = namespace.processor_credentials
+        if name and name not in known:
+            key = f"{_NAMESPACES}.{namespace.name}.{_CREDENTIALS}"
+            words = (
+                f"must be one of {', '.join(known) or 'those that are configured'}, got {name!r}"
+            )
+            raise errors.ConfigError(key, words)
 
 
 def _in_environment(environment: Mapping[str, str]) -> dict[str, Given]:

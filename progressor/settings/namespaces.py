@@ -112,6 +112,11 @@ class NamespaceTable:
     step_timeout_max: Annotated[dt.timedelta, Meta(ge=0.001, le=7 * 86_400)] = setting(
         dt.timedelta(hours=1), "longest time that a step may take if it extends its deadline"
     )
+    processor_credentials: str = setting(
+        "",
+        "name of the `[processor_credentials.NAME]` by which the processor is reached; empty: no "
+        "TLS and no token",
+    )
 
 
 def decode_namespaces(given: Given) -> tuple[Namespace, ...]:
@@ -138,6 +143,8 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
     for target in table.processor_targets:
         with faults:
             _check_target(f"{prefix}.processor_targets", target)
+    with faults:
+        _check_credentials(f"{prefix}.processor_credentials", table.processor_credentials)
     named = {f"retry_policies.{key}": policy for key, policy in table.retry_policies.items()}
     for key, policy in {"retry_policy": table.retry_policy, **named}.items():
         with faults:
@@ -162,6 +169,11 @@ def _check_target(key: str, target: str) -> None:
         # It names a missing port, and is laxer otherwise.
         check_address(key, target, port_min=1)
         raise errors.ConfigError(key, f"must be host:port or unix:/path, got {target!r}")
+
+
+def _check_credentials(key: str, name: str) -> None:
+    if name and not is_namespace_name(name):
+        raise errors.ConfigError(key, f"must be 1 to 64 of [a-z0-9._-], got {name!r}")
 
 
 def _check_reasons(prefix: str, policy: RetryTable) -> None:

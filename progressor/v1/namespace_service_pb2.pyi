@@ -220,6 +220,7 @@ class Namespace(_message.Message):
     UNREACHABLE_PATIENCE_FIELD_NUMBER: _builtins.int
     ON_ERROR_FIELD_NUMBER: _builtins.int
     STEP_TIMEOUT_MAX_FIELD_NUMBER: _builtins.int
+    PROCESSOR_CREDENTIALS_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1..64 of [a-z0-9._-]."""
@@ -237,6 +238,12 @@ class Namespace(_message.Message):
     revision: _builtins.int
     """Counts the changes, from 1, pauses included."""
     on_error: Global___OnError.ValueType
+    processor_credentials: _builtins.str
+    """The name of the processor_credentials in the configuration of the replicas by which the processor is
+    reached: TLS, a certificate, a token. Empty: no TLS and no token. The secrets themselves are never in
+    the database. A replica that does not have these credentials refuses to set their name, and does not
+    reach the processor.
+    """
     @_builtins.property
     def processor_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The addresses of the processor: "host:port" or "unix:/path", 1 .. 32 of them, used in turn."""
@@ -309,11 +316,12 @@ class Namespace(_message.Message):
         unreachable_patience: _duration_pb2.Duration | None = ...,
         on_error: Global___OnError.ValueType = ...,
         step_timeout_max: _duration_pb2.Duration | None = ...,
+        processor_credentials: _builtins.str = ...,
         pause: _types_pb2.Pause | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "pause", b"pause", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "pause", b"pause", "payload_bytes_max", b"payload_bytes_max", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "pause", b"pause", "payload_bytes_max", b"payload_bytes_max", "processor_credentials", b"processor_credentials", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,9 +10,11 @@ import dataclasses
 import logging
 import re
 import ssl
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import grpc
@@ -27,6 +29,23 @@ _LOCAL = re.compile(
 )
 
 _UNSENDABLE = "a token must be 1 to 8,000 printable ASCII characters without spaces"
+
+_NOT_CONNECTED = "failed to connect to all addresses"
+# Before the connection was ready; a server says no more than that.
+_CLOSED = re.compile(r"Socket closed|Connection reset|End of TCP stream")
+_WRONG_AUTHORITY = "the certificate of the other side is not of an authority that is trusted here"
+_MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "WRONG_VERSION_NUMBER": "the other side does not use TLS",
+        "certificate has expired": "the certificate of the other side has expired",
+        "CERTIFICATE_VERIFY_FAILED": _WRONG_AUTHORITY,
+        "BAD_SIGNATURE": _WRONG_AUTHORITY,
+        "Hostname Verification Check failed": "the certificate of the other side is for other "
+        "names than that of the address; server_name can give the one to expect",
+        "missing selected ALPN property": "the other side uses TLS, but is no gRPC server",
+    }
+)
+"""What errors of gRPC and BoringSSL mean, the first that fits."""
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +126,7 @@ class Reloaded(Generic[Content]):
         self._known: _State = ()
         self._suspect: _State = ()
         self._looked_at = 0.0
+        self._lock = threading.Lock()
 
     @property
     def content(self) -> Content:
@@ -135,7 +155,11 @@ class Reloaded(Generic[Content]):
         self._known, self._content = self._read_all()
 
     def look(self) -> None:
-        """Read the files again if they have changed."""
+        """Read the files again if they have changed; from any thread."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
         state = self._state()
         if state == self._known:
             return
@@ -204,10 +228,31 @@ class _Handshakes:
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what has changed since the last handshake; None: nothing. It must not raise."""
-        if self._files.content is self._given:
+        latest = self._files.latest()
+        if latest is self._given:
             return None
-        self._given = self._files.content
+        self._given = latest
         return self.configuration()
+
+
+def explained(why: str, material: TlsMaterial | None) -> str:
+    """Return the error of a connection with what it probably means where TLS does not fit.
+
+    `material`: what the connection was opened with; None: no TLS.
+    """
+    if not why.startswith(_NOT_CONNECTED):
+        return why
+    if material is None:
+        meaning = "the other side may expect TLS" if _CLOSED.search(why) else ""
+    elif _CLOSED.search(why):
+        meaning = (
+            "the other side may expect a certificate"
+            if material.certificate is None
+            else "the other side may not accept the certificate that was shown"
+        )
+    else:
+        meaning = next((text for sign, text in _MEANINGS.items() if sign in why), "")
+    return f"{meaning}: {why}" if meaning else why
 
 
 def read(field: str, path: Path | None) -> bytes | None:
@@ -219,14 +264,21 @@ def read(field: str, path: Path | None) -> bytes | None:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file; TlsFileError if it has none."""
+    """Return the token in a file; TlsFileError if it does not have just one."""
+    tokens = read_tokens(path)
+    if len(tokens) > 1:
+        raise TlsFileError("token", f"{path}: must have one token, got {len(tokens)}")
+    return tokens[0]
+
+
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """Return the tokens in a file, one per line; TlsFileError if it has none."""
     content = read("token", path) or b""
-    try:
-        token = content.decode("ascii").strip()
-        bearer(token)
-    except ValueError as error:
-        raise TlsFileError("token", f"{path}: {_UNSENDABLE}") from error
-    return token
+    lines = content.decode("ascii", errors="replace").splitlines()
+    tokens = tuple(it.strip() for it in lines if it.strip())
+    if not tokens or not all(map(_TOKEN.fullmatch, tokens)):
+        raise TlsFileError("token", f"{path}: {_UNSENDABLE}")
+    return tokens
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:

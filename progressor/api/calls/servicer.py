@@ -158,6 +158,8 @@ class Backend:
     bulk_control: BulkControl
     counts: Counts
     failures: Failures
+    processor_credentials: frozenset[str] = frozenset()
+    """The names that namespaces can give here."""
 
 
 class Servicer:

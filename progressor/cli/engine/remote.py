@@ -43,7 +43,8 @@ async def health(
         try:
             answer = await check(request, timeout=engine.timeout, metadata=security.authorization())
         except grpc.aio.AioRpcError as error:
-            raise error_for(read_status(error, engine.address)) from error
+            found = security.explained(read_status(error, engine.address))
+            raise error_for(found) from error
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     show(
         {"address": engine.address, "service": service, "status": status},

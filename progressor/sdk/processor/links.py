@@ -1,6 +1,7 @@
 """How a running step reaches the engine: on a stream, by StepService, or not at all."""
 
 import asyncio
+import dataclasses
 import datetime as dt
 import logging
 import random
@@ -17,6 +18,7 @@ from progressor.sdk.processor.verdicts import Fail
 from progressor.sdk.transport.connection import Connection, Endpoint
 from progressor.sdk.transport.exchange import Exchange
 from progressor.sdk.transport.failures import EngineUnavailableError, error_of_status
+from progressor.sdk.transport.security import Security, Tls, Token
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import step_service_pb2 as step_service
 
@@ -243,19 +245,38 @@ class GuestLink(StreamLink):
         return await super()._ask(call)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """The address of an engine, "host:port" or "unix:/path", for `serve`.
+
+    ``tls`` and ``token`` are as of a `Client`.
+    """
+
+    target: str
+    tls: Tls | None = None
+    token: Token | None = dataclasses.field(default=None, repr=False)
+
+
 class Engine:
     """The engine at an address, for all steps of a server."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str | EngineAddress) -> None:
         """Connect with the first request."""
-        self.address = address
+        if isinstance(address, str):
+            address = EngineAddress(address)
+        self.address = address.target
         self.is_ready = False
         """Whether the last request has succeeded."""
         self.why = "it does not answer"
         """Why the last request has failed."""
         self._has_warned = False
         self._connection = Connection(
-            Endpoint(target=address, timeout=SERVICE_TIMEOUT, jitter=random.random)
+            Endpoint(
+                target=address.target,
+                timeout=SERVICE_TIMEOUT,
+                jitter=random.random,
+                security=Security(address.target, address.tls, address.token),
+            )
         )
 
     async def send(self, request: message.Message, read: Callable[[Any], Answer]) -> Answer:

@@ -25,7 +25,7 @@ from progressor.sdk.processor.checks import (
     check_state,
     name_of_handler,
 )
-from progressor.sdk.processor.links import StepLink
+from progressor.sdk.processor.links import EngineAddress, StepLink
 from progressor.sdk.processor.step import State, Step, check_timer_name
 from progressor.sdk.processor.verdicts import (
     Reject,
@@ -42,6 +42,7 @@ from progressor.sdk.processor.versions import (
     Upgrade,
 )
 from progressor.sdk.transport.propagation import under
+from progressor.sdk.transport.trust import ServerTls, Trust
 from progressor.sdk.values.processes import TaskType
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.fields import id_faults
@@ -446,10 +447,15 @@ class Processor(Generic[State]):
         *,
         limits: server.Limits = server.LIMITS_DEFAULT,
         streaming: bool = True,
-        engine: str | None = None,
+        engine: str | EngineAddress | None = None,
+        tls: ServerTls | None = None,
+        trust: Trust | None = None,
     ) -> None:
         """Serve until SIGTERM or SIGINT, drain and return, as `progressor.sdk.serve`."""
-        server.serve(self, bind=bind, limits=limits, streaming=streaming, engine=engine)
+        server.serve(
+            self,
+            bind=bind, limits=limits, streaming=streaming, engine=engine, tls=tls, trust=trust,
+        )  # fmt: skip
 
     def running(
         self,
@@ -457,10 +463,15 @@ class Processor(Generic[State]):
         *,
         limits: server.Limits = server.LIMITS_DEFAULT,
         streaming: bool = True,
-        engine: str | None = None,
+        engine: str | EngineAddress | None = None,
+        tls: ServerTls | None = None,
+        trust: Trust | None = None,
     ) -> AbstractAsyncContextManager[str]:
         """Serve inside an ``async with``, which returns the address; `progressor.sdk.running`."""
-        return server.running(self, bind=bind, limits=limits, streaming=streaming, engine=engine)
+        return server.running(
+            self,
+            bind=bind, limits=limits, streaming=streaming, engine=engine, tls=tls, trust=trust,
+        )  # fmt: skip
 
     def _register(
         self,

@@ -15,11 +15,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from progressor.sdk.processor.links import Engine, ServiceLink, StepLink
+from progressor.sdk.processor.links import Engine, EngineAddress, ServiceLink, StepLink
 from progressor.sdk.processor.streaming import AnswerStep, StepServer
 from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
+from progressor.sdk.transport.trust import Context, Guard, ServerTls, Trust
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.wire.tls import server_credentials
 
 try:
     import uvloop
@@ -84,7 +86,9 @@ def serve(
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
-    engine: str | None = None,
+    engine: str | EngineAddress | None = None,
+    tls: ServerTls | None = None,
+    trust: Trust | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, wait for the running steps and return.
 
@@ -94,17 +98,28 @@ def serve(
 
     Args:
         processors: One, for the steps of every namespace, or several, each for its own namespace.
-        bind: "host:port" or "unix:/path". Clients are not authenticated: use trusted networks.
+        bind: "host:port" or "unix:/path".
         limits: How much runs at once.
         streaming: Offer ProcessStream, in which a step costs a fraction of a single call. The
             engine detects this.
-        engine: The address of the engine, "host:port" or "unix:/path". Without streaming, steps
-            need it for `Step.once`, `extend` and `keep_alive`. No TLS.
+        engine: The address of the engine, "host:port" or "unix:/path", or an `EngineAddress` with
+            TLS or a token. Without streaming, steps need it for `Step.once`, `extend` and
+            `keep_alive`.
+        tls: None: no TLS.
+        trust: Which engines are accepted; None: whoever can connect.
     """
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(
             _serve_until_signal(
-                running(*processors, bind=bind, limits=limits, streaming=streaming, engine=engine),
+                running(
+                    *processors,
+                    bind=bind,
+                    limits=limits,
+                    streaming=streaming,
+                    engine=engine,
+                    tls=tls,
+                    trust=trust,
+                ),
                 processors,
             )
         )
@@ -116,7 +131,9 @@ async def running(
     bind: str = BIND_DEFAULT,
     limits: Limits = LIMITS_DEFAULT,
     streaming: bool = True,
-    engine: str | None = None,
+    engine: str | EngineAddress | None = None,
+    tls: ServerTls | None = None,
+    trust: Trust | None = None,
 ) -> AsyncIterator[str]:
     """Serve inside an ``async with``, which returns the bound address (port 0: any free port).
 
@@ -124,11 +141,14 @@ async def running(
 
     Raises:
         RuntimeError: `bind` is in use or is not a valid address.
-        ValueError: There is no processor, two have the same name, one has no handlers, or `bind`
-            has no valid port.
+        ValueError: There is no processor, two have the same name, one has no handlers, `bind` has
+            no valid port, or a file cannot be used.
         TypeError: A handler lacks an `await`, or requests a type that the codec cannot read.
     """
     check_address(bind)
+    _check_trust(tls, trust)
+    certificate = None if tls is None else tls.load()
+    guard = None if trust is None else Guard(trust)
     at_address = None if engine is None else Engine(engine)
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     steps = StepServer(_router(processors, threads), limits.steps_max)
@@ -145,14 +165,23 @@ async def running(
         ),
         maximum_concurrent_rpcs=rpcs_max,
     )
-    server.add_generic_rpc_handlers((_service(steps, at_address, streaming=streaming),))
+    handlers = _handlers(steps, at_address, streaming=streaming)
+    if guard is not None:
+        handlers = {name: _guarded(it, guard) for name, it in handlers.items()}
+    service = grpc.method_handlers_generic_handler(_SERVICE_NAME, handlers)
+    server.add_generic_rpc_handlers((service,))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection(
         (_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
-    port = server.add_insecure_port(bind)
+    if certificate is None:
+        port = server.add_insecure_port(bind)
+    else:
+        with_clients = certificate.content.ca is not None
+        credentials = server_credentials(certificate, with_clients=with_clients)
+        port = server.add_secure_port(bind, credentials)
     await server.start()
     try:
         yield bind if bind.startswith("unix:") else f"{bind.rpartition(':')[0]}:{port}"
@@ -172,10 +201,27 @@ async def _describe(
     return pb.DescribeResponse(request_bytes_max=MESSAGE_BYTES_MAX)
 
 
-def _service(
-    steps: StepServer, engine: Engine | None, *, streaming: bool
-) -> grpc.GenericRpcHandler:
-    """Return the service; without streaming, ProcessStream is UNIMPLEMENTED."""
+def _check_trust(tls: ServerTls | None, trust: Trust | None) -> None:
+    """Raise ValueError for identities without certificates that could have them."""
+    if trust is not None and trust.identities and (tls is None or tls.client_ca is None):
+        message = "Trust.identities needs tls=ServerTls(…, client_ca=…), which certifies engines"
+        raise ValueError(message)
+
+
+def _guarded(handler: Any, guard: Guard) -> Any:  # noqa: ANN401  # of gRPC, untyped
+    """Return a method's handler that serves only engines which are trusted."""
+    field = "stream_stream" if handler.stream_stream else "unary_unary"
+    serve = getattr(handler, field)
+
+    async def serve_trusted(request: object, context: Context) -> object:
+        await guard.check(context)
+        return await serve(request, context)
+
+    return handler._replace(**{field: serve_trusted})
+
+
+def _handlers(steps: StepServer, engine: Engine | None, *, streaming: bool) -> dict[str, Any]:
+    """Return the methods; without streaming, ProcessStream is UNIMPLEMENTED."""
 
     async def process(
         request: pb.ProcessRequest,
@@ -210,7 +256,7 @@ def _service(
     if streaming:
         # Bytes in, bytes out: `StepServer` parses and builds the frames.
         methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(steps.serve_stream)
-    return grpc.method_handlers_generic_handler(_SERVICE_NAME, methods)
+    return methods
 
 
 class _Health(health.aio.HealthServicer):

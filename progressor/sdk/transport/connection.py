@@ -121,7 +121,7 @@ class Endpoint:
         self, error: grpc.RpcError, tries: Attempts | Watch[Any], *, is_closed: bool
     ) -> float:
         """Return the seconds to wait before the next attempt, or raise the last error."""
-        status = read_status(error, self.target)
+        status = self.security.explained(read_status(error, self.target))
         pause = None if is_closed else tries.pause_after(status)
         if pause is None:
             if tries.awaited and status.code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from progressor.sdk.transport.failures import Status
 from progressor.wire.tls import (
     Reloaded,
     TlsFiles,
     TlsMaterial,
     bearer,
+    explained,
     read_token,
     stays_on_machine,
 )
@@ -97,6 +99,11 @@ class Security:
             options = (*options, ("grpc.ssl_target_name_override", self._tls.server_name))
         credentials = material.channel_credentials()
         return kind.secure_channel(target, credentials, options=options)
+
+    def explained(self, status: Status) -> Status:
+        """Return a status whose message says what it means where TLS does not fit."""
+        material = None if self._files is None else self._files.content
+        return dataclasses.replace(status, message=explained(status.message, material))
 
     def authorization(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of a call that says who calls; it may be empty."""

@@ -61,6 +61,7 @@ class NamespaceConfig:
     waiting_callers_max: int = 20_000
     unreachable_patience: dt.timedelta | None = None
     step_timeout_max: dt.timedelta = dt.timedelta(hours=1)
+    processor_credentials: str = ""
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

@@ -1,20 +1,21 @@
 """Reports when certificates expire."""
 
+from collections.abc import Callable
+
 from cryptography import x509
 
 from progressor.telemetry.instruments import Gauge, Read
-from progressor.wire.tls import Reloaded, TlsMaterial
 
 
-def report_expiry(gauge: Gauge, name: str, files: Reloaded[TlsMaterial]) -> None:
-    """Export when the certificate of some files expires, as of the last reload."""
-    gauge.read_from(_expiry(name, files))
+def report_expiry(gauge: Gauge, name: str, certificate: Callable[[], bytes | None]) -> None:
+    """Export when the certificate in use expires, PEM with its chain; None: there is none."""
+    gauge.read_from(_expiry(name, certificate))
 
 
-def _expiry(name: str, files: Reloaded[TlsMaterial]) -> Read:
+def _expiry(name: str, certificate: Callable[[], bytes | None]) -> Read:
     def read() -> list[tuple[tuple[str, ...], float]]:
         try:
-            chain = x509.load_pem_x509_certificates(files.content.certificate or b"")
+            chain = x509.load_pem_x509_certificates(certificate() or b"")
         except ValueError:  # none, or one that only gRPC understands
             return []
         return [((name,), min(it.not_valid_after_utc for it in chain).timestamp())]

@@ -11,6 +11,7 @@ import datetime as dt
 import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -92,10 +93,11 @@ async def starting_replica(
     *,
     clock: Clock | None = None,
     paused: bool = False,
+    file: Path | None = None,
 ) -> AsyncIterator[Replica]:
     """Run an engine, which may not have reached its database yet, until the context is left."""
-    points = Points()
-    loaded = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo, **settings})
+    points, flags = Points(), {**SETTINGS, "database.dsn": conninfo, **settings}
+    loaded = config.load(file=file, environment={}, flags=flags)
     async with app.engine(loaded, clock=clock, observers=points.observers, paused=paused) as engine:
         yield Replica(engine=engine, points=points)
 
@@ -107,9 +109,11 @@ async def running_replica(
     *,
     clock: Clock | None = None,
     paused: bool = False,
+    file: Path | None = None,
 ) -> AsyncIterator[Replica]:
     """Run an engine on a database until the context is left, which drains it."""
-    async with starting_replica(conninfo, settings, clock=clock, paused=paused) as replica:
+    starting = starting_replica(conninfo, settings, clock=clock, paused=paused, file=file)
+    async with starting as replica:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await replica.engine.serving.wait()
         yield replica

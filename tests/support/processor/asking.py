@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from progressor.clock import SystemClock
 from progressor.domain.processes.event import NewEvent
@@ -13,6 +13,8 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
+from progressor.processor.credentials import Credentials
+from progressor.wire.tls import Reloaded
 from tests.support.builders import make_key, make_process, make_task
 
 TASK = make_task(process=make_process(key=make_key("order-1")), task_id=2, token=1)
@@ -20,8 +22,10 @@ ANSWERED = Succeeded(Intent(events=(NewEvent(payload=b"args"),), response=b"args
 
 
 @contextlib.asynccontextmanager
-async def running_channels() -> AsyncIterator[Channels]:
-    channels = Channels()
+async def running_channels(
+    credentials: Mapping[str, Reloaded[Credentials]] = {},
+) -> AsyncIterator[Channels]:
+    channels = Channels(credentials=credentials)
     async with asyncio.TaskGroup() as group:
         group.create_task(channels.run())
         await asyncio.sleep(0)
@@ -30,9 +34,11 @@ async def running_channels() -> AsyncIterator[Channels]:
 
 
 class Asking:
-    def __init__(self, channels: Channels, target: str) -> None:
+    def __init__(self, channels: Channels, target: str, credentials: str = "") -> None:
         self.channels = channels
-        self.namespace = Namespace(name="orders", processor_targets=(target,))
+        self.namespace = Namespace(
+            name="orders", processor_targets=(target,), processor_credentials=credentials
+        )
         self._client = ProcessorClient(channels, SystemClock())
 
     def aim_at(self, *targets: str) -> None:

@@ -1,6 +1,7 @@
 """An engine with TLS: settings reach the server, and metrics say what became of the files."""
 
 import asyncio
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,12 +10,30 @@ from pathlib import Path
 import pytest
 
 from progressor.cli.output import ExitCode
-from progressor.sdk import Client, EngineUnavailableError, Tls
+from progressor.sdk import (
+    Client,
+    EngineUnavailableError,
+    InvalidRequestError,
+    NamespaceConfig,
+    Processor,
+    ServerTls,
+    Step,
+    Tls,
+    Trust,
+)
 from progressor.telemetry.instruments import Labels
 from progressor.wire.tls import TlsFiles
 from tests.support.certificates import Pki
 from tests.support.engine.replica import running_replica
 from tests.support.faults.env import until
+
+orders = Processor("orders")
+
+
+@orders.init
+async def answer(step: Step[None]) -> str:
+    return step.args_as(str)
+
 
 FAILED: Labels = ("server", "failed")
 
@@ -63,3 +82,39 @@ async def test_an_engine_serves_with_tls_and_counts_the_reloads(
     assert ended == [ExitCode.DONE, ExitCode.UNAVAILABLE]
     assert [*expires_at] == [("server",)]
     assert (at_first, metrics.tls_reloads.value(FAILED)) == (0, 1)
+
+
+async def test_a_namespace_names_the_credentials_that_its_replicas_have(
+    database: str, tmp_path: Path
+) -> None:
+    pki, token, file = Pki(tmp_path), tmp_path / "token", tmp_path / "progressor.toml"
+    engine, processor = pki.issue("engine"), pki.issue("processor")
+    token.write_text("secret")
+    file.write_text(
+        "[processor_credentials.internal]\n"
+        f"ca = '{pki.ca}'\ncertificate = '{engine.certificate}'\nkey = '{engine.key}'\n"
+        f"token_file = '{token}'\n"
+    )
+    assert processor.certificate is not None
+    assert processor.key is not None
+    tls = ServerTls(certificate=processor.certificate, key=processor.key, client_ca=pki.ca)
+    trust = Trust(token_file=token, identities=["localhost"])
+    async with (
+        running_replica(database, file=file) as replica,
+        orders.running("127.0.0.1:0", tls=tls, trust=trust) as target,
+        Client(replica.address, namespace="orders") as client,
+    ):
+        plain = NamespaceConfig(name="orders", processor_targets=(target,))
+        with pytest.raises(InvalidRequestError, match="must be one of internal"):
+            await client.namespaces.create(dataclasses.replace(plain, processor_credentials="x"))
+        await client.namespaces.create(dataclasses.replace(plain, processor_credentials="internal"))
+        found = await client.namespaces.get("orders")
+        started = await client.start("1", "tea")
+        with pytest.raises(InvalidRequestError, match="must be one of internal"):
+            await client.namespaces.update(
+                dataclasses.replace(plain, processor_credentials="x"),
+                fields=["processor_credentials"],
+            )
+
+    assert found.processor_credentials == "internal"
+    assert started.response == "tea"

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from progressor.api.server.server import Listening
-from progressor.sdk import BYTES, Client, SyncClient, Tls
+from progressor.sdk import BYTES, Client, EngineUnavailableError, SyncClient, Tls
 from progressor.sdk.transport.security import Token
 from progressor.wire.tls import Reloaded, TlsMaterial
 from tests.support.api.server import build
@@ -167,3 +167,26 @@ async def test_clients_use_their_renewed_certificates_without_a_failed_call(
             await in_session.call("1", b"hello")
 
     await server.drain(dt.timedelta())
+
+
+async def test_a_connection_that_tls_prevents_says_what_it_needs(tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    files = pki.issue("server")
+    loaded: Reloaded[TlsMaterial] = Reloaded(files.paths, files.read, name="server")
+    loaded.load()
+    cases: list[tuple[Tls | None, Reloaded[TlsMaterial] | None, str]] = [
+        (None, loaded, "the other side may expect TLS"),
+        (Tls(ca=pki.ca), None, "the other side does not use TLS"),
+        (Tls(ca=pki.ca), loaded, "the other side may expect a certificate"),
+        (Tls(), loaded, "is not of an authority that is trusted here"),
+    ]
+    for tls, serving, said in cases:
+        server = build(Listening(bind=("127.0.0.1:0",), tls=serving))
+        (address,) = await server.start()
+        for session in (True, False):
+            async with Client(
+                address, codec=BYTES, tls=tls, session=session, repeats=False
+            ) as client:
+                with pytest.raises(EngineUnavailableError, match=said):
+                    await client.call("1", b"")
+        await server.drain(dt.timedelta())

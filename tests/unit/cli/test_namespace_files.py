@@ -35,6 +35,7 @@ payload_bytes_max = 1000
 waiting_callers_max = 5
 unreachable_patience_seconds = 60.5
 step_timeout_max_seconds = 7200
+processor_credentials = "internal"
 
 [namespaces."orders.eu".retry_policy]
 initial_interval_seconds = 1

@@ -105,6 +105,20 @@ WRONG_VALUES = [
         ('server.tls_certificate = "c"', "server.tls_key", "must be given if server.tls_certi"),
         ('server.tls_client_ca = "c"', "server.tls_certificate", "must be given if server.tls_cli"),
         ('server.tls_client_ca_except = "h:1"', "server.tls_client_ca", "must be given if"),
+        ("processor_credentials = 1", "processor_credentials", "must be a table"),
+        ("[processor_credentials.A]", "processor_credentials.A", "must be 1 to 64 of"),
+        ("[processor_credentials.a]\nx = 1", "processor_credentials.a.x", "is not a known key"),
+        ('[processor_credentials.a]\nkey = "k"', "processor_credentials.a.certificate", "must be"),
+        (
+            '[processor_credentials.a]\ntls = false\nca = "c"',
+            "processor_credentials.a.tls",
+            "must be true with ca, certificate or server_name",
+        ),
+        (
+            '[namespaces.n]\nprocessor_targets = ["h:1"]\nprocessor_credentials = "a"',
+            "namespaces.n.processor_credentials",
+            "must be one of those that are configured",
+        ),
         (
             "replica.heartbeat_interval_seconds = 3",
             "replica.lease_timeout_seconds",
@@ -298,7 +312,7 @@ def test_the_reference_explains_every_key() -> None:
 
 
 def test_every_default_of_the_reference_can_be_given(tmp_path: Path) -> None:
-    elsewhere = ("namespaces.", "database.data_directory", "replica.name")
+    elsewhere = ("namespaces.", "processor_credentials.", "database.data_directory", "replica.name")
     flags = {
         row.key: row.default for row in config.reference() if not row.key.startswith(elsewhere)
     }

@@ -34,6 +34,7 @@ WORDS = {
     "telemetry.otlp_endpoint": "http://localhost:4317",
     "processor_targets": "127.0.0.1:1",
     "history": "none",
+    "processor_credentials": "internal",
     "retry_policies": {"call": {"attempts_max": 3}},
 }
 """Valid values where the type alone does not tell one."""
@@ -124,7 +125,8 @@ def test_a_table_in_the_file_is_refused_where_a_value_is_wanted(name: str, tmp_p
 
 
 def test_the_reference_has_every_key_of_every_section() -> None:
-    told = [row.key for row in config.reference() if not row.key.startswith("namespaces.")]
+    tables = ("namespaces.", "processor_credentials.")
+    told = [row.key for row in config.reference() if not row.key.startswith(tables)]
 
     assert told == [*KEYS]
 
@@ -150,7 +152,8 @@ def test_an_option_is_the_flag_of_its_key(field: str, key: str) -> None:
 def _namespace_file(name: str, value: object) -> str:
     text = "{ call = { attempts_max = 3 } }" if isinstance(value, dict) else json.dumps(value)
     targets = "" if name == "processor_targets" else 'processor_targets = ["h:1"]\n'
-    return f"[namespaces.orders]\n{targets}{name} = {text}\n"
+    known = "[processor_credentials.internal]\n"
+    return f"{known}[namespaces.orders]\n{targets}{name} = {text}\n"
 
 
 def _namespace_default(name: str) -> Any:
