@@ -46,7 +46,7 @@ _TEXTS = _FOLDED | {
 
 _LEFT_OUT_FIRST = (
     "variable", "revision", "updated", "created", "events", "release", "first seen", "in all", "by",
-    "status since", "last seen",
+    "status since", "last seen", "skipped", "applied", "kind",
 )  # fmt: skip
 _STATUS_STYLES: Mapping[str, str] = {
     "init": "cyan", "waiting": "cyan", "available": "bold cyan", "blocked": "cyan",
@@ -180,8 +180,13 @@ def show(
     console = console or SafeConsole(highlight=False)
     for each in people:
         renderable = Text(each) if isinstance(each, str) else each
-        is_sentence = isinstance(renderable, Text)
-        console.print(renderable, soft_wrap=is_sentence and not console.is_terminal)
+        is_whole = isinstance(renderable, Text) and (renderable.no_wrap or not console.is_terminal)
+        console.print(renderable, soft_wrap=is_whole)
+
+
+def command_text(words: str) -> Text:
+    """Return a command to be copied, which only the terminal itself breaks into lines."""
+    return Text(words, no_wrap=True)
 
 
 def _print_to_pipe(people: Iterable[RenderableType]) -> None:
@@ -233,23 +238,40 @@ class _Table:
         for row in self.rows:
             found.add_row(*(row[it] for it in widths))
         yield found
-        if left_out := [name for it, name in enumerate(self.headings) if it not in widths]:
+        if not self.rows and console.is_terminal:
+            yield Text("none", style="dim")
+        left_out = [
+            name for it, name in enumerate(self.headings) if it not in widths and self._is_used(it)
+        ]
+        if left_out:
             yield Text(f"… not shown here: {', '.join(left_out)}", style="dim")
+
+    def _is_used(self, number: int) -> bool:
+        return any(row[number].cell_len for row in self.rows)
 
     def _fit(self, widths: dict[int, int], room: int) -> None:
         """Make the columns as narrow as need be, and leave out the least important ones."""
         numbers = range(1, len(self.headings))
         texts = [it for it in numbers if self.headings[it] in _TEXTS]
         rank = {name: it for it, name in enumerate(_LEFT_OUT_FIRST)}
-        leaving = sorted(numbers, key=lambda it: (rank.get(self.headings[it], len(rank)), -it))
-        while True:
-            excess = sum(widths.values()) + _GAP * (len(widths) - 1) - room
-            slack = sum(max(widths[it] - _TEXT_MIN, 0) for it in texts if it in widths)
-            if excess <= slack or not leaving:
+        # Those without a single value before all others.
+        leaving = sorted(
+            numbers,
+            key=lambda it: (self._is_used(it), rank.get(self.headings[it], len(rank)), -it),
+        )
+        while leaving:
+            excess, slack = self._excess(widths, texts, room)
+            if excess <= (slack if self._is_used(leaving[0]) else 0):
                 break
             del widths[leaving.pop(0)]
-        for _ in range(min(excess, slack)):
+        for _ in range(min(self._excess(widths, texts, room))):
             widths[max((it for it in texts if it in widths), key=lambda it: widths[it])] -= 1
+
+    @staticmethod
+    def _excess(widths: Mapping[int, int], texts: Iterable[int], room: int) -> tuple[int, int]:
+        """Return by how much columns are too wide, and by how much texts can be shortened."""
+        excess = sum(widths.values()) + _GAP * (len(widths) - 1) - room
+        return excess, sum(max(widths[it] - _TEXT_MIN, 0) for it in texts if it in widths)
 
 
 def more_note(limit: int, *, more: bool) -> list[Text]:
@@ -320,9 +342,9 @@ def duration_text(duration: dt.timedelta) -> str:
 
 
 def pause_text(pause: Pause) -> str:
-    by = f" by {pause.author}" if pause.author else ""
+    by = f"{pause.author}, " if pause.author else ""
     refusing = ", refuses requests" if pause.refuses_requests else ""
-    return one_line(f"since {instant_text(pause.paused_at)}{by}{refusing}: {pause.reason}")
+    return one_line(f"{pause.reason} ({by}since {instant_text(pause.paused_at)}{refusing})")
 
 
 def status_text(status: str) -> Text:
@@ -372,6 +394,8 @@ def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
     """Print `error` to stderr, as a JSON object or text, and return the exit code."""
     code = exit_code_for(error)
     report_words(str(error), error.reason, _fields(error), code=code, as_json=as_json)
+    if isinstance(error, errors.NamespaceNotFoundError) and not as_json:
+        sys.stderr.write("  progressor namespace list prints those that exist; -n names one\n")
     return code
 
 
@@ -431,4 +455,4 @@ def _in_a_line(value: object) -> str:
         case Mapping():
             return ", ".join(f"{key}={inner}" for key, inner in value.items())
         case _:
-            return str(value)
+            return value.name if isinstance(value, grpc.StatusCode) else str(value)

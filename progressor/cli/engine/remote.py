@@ -15,7 +15,7 @@ from progressor.cli.input.options import (
     duration,
     option,
 )
-from progressor.cli.output import Column, ExitCode, show, status_text, table
+from progressor.cli.output import Column, ExitCode, duration_text, show, status_text, table
 from progressor.sdk.client.replicas import LogLevel, Replica
 from progressor.sdk.transport.failures import error_for, read_status
 from progressor.sdk.transport.security import Security
@@ -43,6 +43,9 @@ async def health(
         try:
             answer = await check(request, timeout=engine.timeout, metadata=security.authorization())
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                description = f"must be a service of the engine, got {service!r}"
+                raise bad_input("--service", description) from error
             found = security.explained(read_status(error, engine.address))
             raise error_for(found) from error
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
@@ -86,7 +89,7 @@ async def log_level(
         "previous_level": change.previous_level,
         "lasting_seconds": for_.total_seconds(),
     }
-    lasting = f", for {for_}" if for_ else ""
+    lasting = f", for {duration_text(for_)}" if for_ else ""
     words = f"{change.replica_name}: {level}{lasting} (it was {change.previous_level})"
     show(document, words, as_json=engine.json)
 

@@ -303,5 +303,7 @@ def _text(key: str, value: object) -> str:
             return ", ".join(f"{name} {text}" for name, text in texts.items() if text)
         case list():
             return ", ".join(map(str, value))
+        case float() if value.is_integer():
+            return f"{value:.0f}"
         case _:
             return str(value)

@@ -37,6 +37,7 @@ from progressor.cli.output import (
     Column,
     ExitCode,
     SafeConsole,
+    command_text,
     duration_text,
     facts,
     instant_text,
@@ -201,7 +202,7 @@ async def terminate(
 ) -> ExitCode:
     """End each matching process, and keep its record."""
     _check_all(processes, how, every=every)
-    if not how.why.strip():
+    if not (how.why.strip() or how.dry_run):
         raise bad_input("--why", "must be given: it is the reason of each end")
     return await _run(BulkKind.TERMINATE, processes, how, scope)
 
@@ -335,8 +336,8 @@ async def _watched(client: Client, bulk: BulkOperation, options: EngineOptions) 
                 # In a pause a bar would stand still without a word.
                 before, pause = pause, await _pause_of(client)
                 if pause != before and not options.json:
-                    notes = [*_pause_notes(pause, options)] or ["operations are resumed"]
-                    console.print(*notes, sep="\n", soft_wrap=True)
+                    for note in [*_pause_notes(pause, options)] or ["operations are resumed"]:
+                        console.print(note, soft_wrap=True)
                 await asyncio.sleep(_LOOK_SECONDS)
                 bulk = await _patiently(client.bulk.get, bulk.operation_id, options.timeout)
                 progress.update(
@@ -416,10 +417,11 @@ def _preview(what: str, preview: BulkPreview, rate_max: int | None) -> list[Rend
 def _hints(bulk: BulkOperation, options: EngineOptions) -> Iterator[RenderableType]:
     if bulk.failed_count:
         operation_id = shlex.quote(bulk.operation_id)
-        yield f"failed processes: progressor bulk results --failed {operation_id}{options.again}"
+        words = f"failed processes: progressor bulk results --failed {operation_id}{options.again}"
+        yield command_text(words)
     if bulk.error_count:
         where = f" -n {bulk.filter.namespace}" if bulk.filter.namespace else ""
-        yield f"why they are in error: progressor failures{where}{options.again}"
+        yield command_text(f"why they are in error: progressor failures{where}{options.again}")
 
 
 async def _pause_of(client: Client) -> Pause | None:
@@ -431,8 +433,8 @@ async def _pause_of(client: Client) -> Pause | None:
 
 def _pause_notes(pause: Pause | None, options: EngineOptions) -> Iterator[RenderableType]:
     if pause is not None:
-        yield Text(f"No operation goes on: all are paused {pause_text(pause)}", style="yellow")
-        yield f"resume them: progressor namespace resume {OPERATIONS}{options.again}"
+        yield Text(f"No operation goes on, all are paused: {pause_text(pause)}", style="yellow")
+        yield command_text(f"resume them: progressor namespace resume {OPERATIONS}{options.again}")
 
 
 def _rounded(seconds: float) -> str:

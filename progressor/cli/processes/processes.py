@@ -28,6 +28,7 @@ from progressor.cli.input.options import (
 )
 from progressor.cli.output import (
     Column,
+    command_text,
     facts,
     instant_text,
     more_note,
@@ -142,7 +143,8 @@ async def why(process_id: str, /, *, options: NamespaceOptions = NamespaceOption
         "failure": snapshot.failure,
         "failed_repair": snapshot.failed_repair,
     }
-    show(document, *map(one_line, sentences), as_json=options.json)
+    shown = (command_text(it) if ": progressor " in it else it for it in map(one_line, sentences))
+    show(document, *shown, as_json=options.json)
 
 
 async def trace(
@@ -251,6 +253,7 @@ def _repair_text(repair: FailedRepair | None) -> str:
 
 
 def _like_it(group: FailureGroup | None, engine: EngineOptions) -> Iterator[str]:
+    """Yield how many processes broke like one, then the commands for all of them."""
     if group is None:
         return
     yield f"Group of failures {_group_text(group)}."

@@ -109,7 +109,7 @@ def test_paused_operations_are_not_shown_without_a_word(
 
     out = cli("bulk", *line.split()).out
 
-    assert re.search("all are paused since .* by ann: restore", out)
+    assert re.search(r"all are paused: restore \(ann, since .*\)", out)
     assert f"progressor namespace resume {OPERATIONS} --address {engine.address}" in out
 
 

@@ -80,7 +80,7 @@ async def test_a_pause_of_the_operations_is_said_beside_the_bar(env: Env) -> Non
     await env.client.namespaces.pause(OPERATIONS, reason="restore")
     try:
         async with Terminal.running(*retry(env, "--yes")) as terminal:
-            await terminal.shows("all are paused since")
+            await terminal.shows("all are paused: restore")
             await env.client.namespaces.resume(OPERATIONS)
             code = await terminal.ended()
             await terminal.shows(SHOW_CURSOR)

@@ -21,6 +21,7 @@ from progressor.cli.output import (
     Column,
     ExitCode,
     SafeConsole,
+    command_text,
     duration_text,
     exit_code_for,
     facts,
@@ -112,14 +113,29 @@ def test_a_sentence_stays_whole_in_a_pipe(is_terminal: bool, line_count: int) ->
     assert len(stream.getvalue().splitlines()) == line_count
 
 
-ROW = {"process": "p-1", "created": "today at noon", "events": "7", "why": "it broke " * 9}
+def test_a_command_to_be_copied_stays_whole_on_a_terminal() -> None:
+    stream = io.StringIO()
+    console = SafeConsole(file=stream, width=40, force_terminal=True, color_system=None)
+
+    show({}, command_text("progressor " * 9), as_json=False, console=console)
+
+    assert stream.getvalue() == f"{'progressor ' * 9}\n"
+
+
+ROW = {
+    "process": "p-1",
+    "created": "today at noon",
+    "events": "7",
+    "why": "it broke " * 9,
+    "note": "",
+}
 
 
 @pytest.mark.parametrize(
     ("width", "lines"),
     [
         (
-            120,
+            115,
             [
                 "process  created        events  why",
                 f"p-1      today at noon  7       {ROW['why']}",
