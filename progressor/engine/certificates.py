@@ -1,5 +1,7 @@
 """The certificates and tokens of an engine: loaded at the start, reloaded when files change."""
 
+import contextlib
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -8,8 +10,9 @@ from typing import TypeVar
 from progressor import errors
 from progressor.processor.credentials import Credentials
 from progressor.settings.credentials import ProcessorCredentials
-from progressor.settings.sections import Server
+from progressor.settings.sections import Server, Telemetry
 from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.metrics.scrape_server import NewContext
 from progressor.wire.tls import Reloaded, TlsFileError, TlsFiles, TlsMaterial, read_token
 
 Content = TypeVar("Content")
@@ -37,6 +40,32 @@ def server_certificate(server: Server, metrics: Metrics) -> Reloaded[TlsMaterial
     found = _loaded("server", files.paths, files.read, metrics, _SERVER_KEYS.__getitem__)
     _report_expiry("server", metrics, lambda: found.content.certificate)
     return found
+
+
+def metrics_context(
+    certificate: Reloaded[TlsMaterial] | None, server: Server, telemetry: Telemetry
+) -> NewContext | None:
+    """Return what encrypts scrapes by the certificate of the server; None: they are not."""
+    if certificate is None or not telemetry.metrics_tls:
+        return None
+    assert server.tls_certificate is not None, "a server with TLS has a certificate"
+    assert server.tls_key is not None, "a server with TLS has a key"
+    contexts = [_context(server.tls_certificate, server.tls_key)]
+
+    def renew(_: TlsMaterial) -> None:
+        # Files that have changed since they were checked will be reloaded once more.
+        with contextlib.suppress(OSError):
+            contexts[0] = _context(certificate_path, key_path)
+
+    certificate_path, key_path = server.tls_certificate, server.tls_key
+    certificate.changed = renew
+    return lambda: contexts[0]
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 def processor_credentials(

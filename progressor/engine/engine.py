@@ -21,7 +21,11 @@ from progressor.api.calls.servicer import Backend
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
-from progressor.engine.certificates import processor_credentials, server_certificate
+from progressor.engine.certificates import (
+    metrics_context,
+    processor_credentials,
+    server_certificate,
+)
 from progressor.engine.wiring import Wiring
 from progressor.runtime.core.context import Context, Observers
 from progressor.runtime.core.leases import Ending
@@ -87,13 +91,18 @@ class Engine:
         self._read_only = asyncio.Event()
         # Two replicas of one name on one machine would push each other's counters back.
         instance = f"{config.replica.name}:{os.getpid()}"
+        self._certificate = server_certificate(config.server, self.metrics)
+        self._credentials = processor_credentials(config.processor_credentials, self.metrics)
         self._telemetry = ReplicaTelemetry(
-            config.telemetry, self.metrics, instance=instance, chance=random.random, clock=clock
+            config.telemetry,
+            self.metrics,
+            instance=instance,
+            chance=random.random,
+            clock=clock,
+            tls=metrics_context(self._certificate, config.server, config.telemetry),
         )
         self._wiring: Wiring | None = None
         self._health = _Health()
-        self._certificate = server_certificate(config.server, self.metrics)
-        self._credentials = processor_credentials(config.processor_credentials, self.metrics)
         self._server = ApiServer(
             self._backend,
             log_levels=LogLevelSwitch(asyncio.get_running_loop().call_later),

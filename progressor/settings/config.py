@@ -158,6 +158,9 @@ def load(
         | ({_CREDENTIALS: credentials.source} if credentials else {}),
     )
     _check_credentials(loaded)
+    if loaded.telemetry.metrics_tls and loaded.server.tls_certificate is None:
+        words = "must be given if telemetry.metrics_tls is true"
+        raise errors.ConfigError("server.tls_certificate", words)
     return loaded
 
 

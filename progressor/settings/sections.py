@@ -260,6 +260,10 @@ class Telemetry:
         "where Prometheus reads /metrics: host:port; with a +, the next free port if that one is "
         "in use; off: no endpoint",
     )
+    metrics_tls: bool = setting(
+        False,  # noqa: FBT003 - the default of a key
+        "serve /metrics over HTTPS, with the certificate of the server; clients need none",
+    )
     metrics_interval: Annotated[dt.timedelta, Meta(ge=0.1, le=3600)] = setting(
         dt.timedelta(seconds=15), "time between two pushes of all metrics by OTLP"
     )

@@ -13,6 +13,7 @@ from progressor.settings.sections import Telemetry
 from progressor.telemetry.metrics.otlp import LAST_PUSH_SECONDS, Push
 from progressor.telemetry.metrics.prometheus import MetricsEndpoint
 from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.metrics.scrape_server import NewContext
 from progressor.telemetry.traces.span_queue import SpanQueue
 from progressor.telemetry.traces.tracing import SILENT, Tracing
 
@@ -29,15 +30,19 @@ class ReplicaTelemetry:
         instance: str,
         chance: Callable[[], float],
         clock: Clock,
+        tls: NewContext | None = None,
     ) -> None:
-        """Take what is exported; ``service.instance.id`` is `instance`, `chance` is 0 to 1."""
+        """Take what is exported; ``service.instance.id`` is `instance`, `chance` is 0 to 1.
+
+        `tls` is for the endpoint that Prometheus reads; None: without TLS.
+        """
         self.tracing = SILENT
         self._provider: TracerProvider | None = None
         self._push: Push | None = None
         self._endpoint: MetricsEndpoint | None = None
         bind, collector = settings.metrics_at(), settings.otlp_endpoint
         if bind is not None:
-            self._endpoint = MetricsEndpoint(metrics, bind, clock)
+            self._endpoint = MetricsEndpoint(metrics, bind, clock, tls)
         if not collector:
             return
         resource = resource_of(service_name=settings.service_name, instance=instance)

@@ -121,7 +121,7 @@ class Reloaded(Generic[Content]):
             counted: Called with ok or failed, likewise.
         """
         self._paths, self._read, self._name = tuple(paths), read, name
-        self._changed, self._counted = changed, counted
+        self.changed, self._counted = changed, counted
         self._content: Content | None = None
         self._known: _State = ()
         self._suspect: _State = ()
@@ -175,7 +175,7 @@ class Reloaded(Generic[Content]):
             return
         _log.info("files reloaded", extra={"files": self._name})
         self._counted("ok")
-        self._changed(self.content)
+        self.changed(self.content)
 
     async def watch(self) -> None:
         """Look again and again; ends only by cancellation."""

@@ -29,7 +29,7 @@ from progressor.settings.addresses import HttpBind
 from progressor.settings.sections import METRICS_KEY
 from progressor.telemetry.instruments import Distribution, Family, Metric, MetricKind
 from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.metrics.scrape_server import PATH, Headers, ScrapeServer
+from progressor.telemetry.metrics.scrape_server import PATH, Headers, NewContext, ScrapeServer
 
 _PORTS_TRIED = 100
 _POLL_SECONDS = 0.1
@@ -42,8 +42,14 @@ _UNITS = {"ms": "ms", "s": "seconds", "By": "bytes"}
 
 
 class MetricsEndpoint:
-    def __init__(self, metrics: Metrics, bind: HttpBind, clock: Clock | None = None) -> None:
-        self._bind, self._clock = bind, clock or SystemClock()
+    def __init__(
+        self,
+        metrics: Metrics,
+        bind: HttpBind,
+        clock: Clock | None = None,
+        tls: NewContext | None = None,
+    ) -> None:
+        self._bind, self._clock, self._tls = bind, clock or SystemClock(), tls
         self._registry = CollectorRegistry(support_collectors_without_names=True)
         self._registry.register(Families(metrics))
         # CPU time, memory and open files, by their usual names.
@@ -52,7 +58,7 @@ class MetricsEndpoint:
         self._thread: threading.Thread | None = None
 
     def open(self) -> str:
-        """Listen, and return the address for scrapes, ``http://HOST:PORT/metrics``.
+        """Listen, and return the address for scrapes, ``http(s)://HOST:PORT/metrics``.
 
         Raises:
             ConfigError: It cannot listen on the address.
@@ -62,8 +68,8 @@ class MetricsEndpoint:
             target=server.serve_forever, args=(_POLL_SECONDS,), name="metrics endpoint", daemon=True
         )
         self._thread.start()
-        host = self._bind.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{server.port}{PATH}"
+        host, scheme = self._bind.host, "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}{PATH}"
 
     def close(self) -> None:
         if self._server is not None and self._thread is not None:
@@ -81,7 +87,7 @@ class MetricsEndpoint:
         for each in ports:
             try:
                 scrape = functools.partial(scrape_of, self._registry)
-                return ScrapeServer(self._bind.host, each, scrape, self._clock)
+                return ScrapeServer(self._bind.host, each, scrape, self._clock, self._tls)
             except OSError as error:
                 why = error.strerror or str(error)
                 if error.errno != errno.EADDRINUSE:

@@ -16,6 +16,7 @@ import io
 import logging
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -37,6 +38,8 @@ _TOO_MANY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
 _BROKEN = b"HTTP/1.0 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
 
 Headers = list[tuple[str, str]]
+NewContext = Callable[[], ssl.SSLContext]
+"""Returns what the next connection is encrypted by."""
 Scrape = Callable[[str, str, list[str]], tuple[Headers, bytes]]
 """Takes Accept, Accept-Encoding and the requested names; returns headers and body."""
 
@@ -48,15 +51,17 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, host: str, port: int, scrape: Scrape, clock: Clock) -> None:
-        """Listen.
+    def __init__(
+        self, host: str, port: int, scrape: Scrape, clock: Clock, tls: NewContext | None = None
+    ) -> None:
+        """Listen; `tls` None: without TLS.
 
         Raises:
             OSError: It cannot listen on the address.
         """
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = places[0]
-        self.scrape, self.clock = scrape, clock
+        self.scrape, self.clock, self._tls = scrape, clock, tls
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         # Connections whose request is incomplete, the oldest first.
@@ -66,6 +71,16 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
     @property
     def port(self) -> int:
         return int(self.server_address[1])
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; its own thread does the handshake."""
+        connection, address = super().get_request()
+        if self._tls is None:
+            return connection, address
+        secured = self._tls().wrap_socket(
+            connection, server_side=True, do_handshake_on_connect=False
+        )
+        return secured, address
 
     def has_sent(self, connection: socket.socket) -> bool:
         """Record that a request is complete; return False if its connection has been closed."""
@@ -128,7 +143,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         server = cast("ScrapeServer", self.server)
-        head, status = self._read_head(server.clock)
+        until = server.clock.monotonic() + REQUEST_SECONDS
+        if isinstance(self.connection, ssl.SSLSocket):
+            # Without one there is no way to answer, and an answer would only wait for it.
+            self.connection.settimeout(REQUEST_SECONDS)
+            self.connection.do_handshake()
+        head, status = self._read_head(server.clock, until)
         if not server.has_sent(self.connection) or (not head and status is None):
             return
         self.connection.settimeout(ANSWER_SECONDS)
@@ -163,9 +183,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
         pass
 
-    def _read_head(self, clock: Clock) -> tuple[bytes, http.HTTPStatus | None]:
+    def _read_head(self, clock: Clock, until: float) -> tuple[bytes, http.HTTPStatus | None]:
         """Return the request up to the end of its headers, and a status if it is wrong."""
-        head, until = b"", clock.monotonic() + REQUEST_SECONDS
+        head = b""
         while not _is_complete(head):
             if len(head) > HEAD_BYTES_MAX:
                 is_line = b"\n" not in head

@@ -44,6 +44,7 @@ TOGETHER: Mapping[str, Mapping[str, str]] = {
     "server.tls_certificate": _PAIR,
     "server.tls_key": _PAIR,
     "server.tls_client_ca": _PAIR,
+    "telemetry.metrics_tls": _PAIR,
     "server.tls_client_ca_except": {**_PAIR, "server.tls_client_ca": "/elsewhere"},
 }
 """Keys that are only valid with others, and these."""
