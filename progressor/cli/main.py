@@ -3,7 +3,7 @@
 import itertools
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report_words(str(error), "USAGE", {}, code=code, as_json=_asks_json(tokens))
         return code
     except (errors.ProgressorError, ExceptionGroup) as error:
-        return report(_in_typed_words(only_ours(error), tokens), as_json=_asks_json(tokens))
+        return _reported(only_ours(error), tokens)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -196,14 +196,31 @@ def _shown_default(value: object) -> str | None:
 
 def _asks_json(tokens: Sequence[str]) -> bool:
     """Return whether --json is given as an option, not as the value of another one."""
-    try:
-        _, bound, _ = build_app().parse_args(tokens, exit_on_error=False, print_error=False)
-    except (CycloptsError, errors.ProgressorError):
+    arguments = _arguments(tokens)
+    if arguments is None:
         return "--json" in itertools.takewhile(lambda it: it != "--", tokens)
     return any(
         getattr(value, "json", False) is True or (name == "json" and value is True)
-        for name, value in bound.arguments.items()
+        for name, value in arguments.items()
     )
+
+
+def _arguments(tokens: Sequence[str]) -> Mapping[str, object] | None:
+    """Return the arguments of a command's function; None if they are wrong."""
+    try:
+        _, bound, _ = build_app().parse_args(tokens, exit_on_error=False, print_error=False)
+    except (CycloptsError, errors.ProgressorError):
+        return None
+    return bound.arguments
+
+
+def _reported(error: errors.ProgressorError, tokens: Sequence[str]) -> ExitCode:
+    as_json = _asks_json(tokens)
+    code = report(_in_typed_words(error, tokens), as_json=as_json)
+    if isinstance(error, errors.NamespaceNotFoundError) and not as_json:
+        ends = (getattr(it, "again", "") for it in (_arguments(tokens) or {}).values())
+        sys.stderr.write(f"  to list those that exist: progressor namespace list{''.join(ends)}\n")
+    return code
 
 
 def _in_typed_words(error: errors.ProgressorError, tokens: Sequence[str]) -> errors.ProgressorError:

@@ -394,8 +394,6 @@ def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
     """Print `error` to stderr, as a JSON object or text, and return the exit code."""
     code = exit_code_for(error)
     report_words(str(error), error.reason, _fields(error), code=code, as_json=as_json)
-    if isinstance(error, errors.NamespaceNotFoundError) and not as_json:
-        sys.stderr.write("  progressor namespace list prints those that exist; -n names one\n")
     return code
 
 

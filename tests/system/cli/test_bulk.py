@@ -120,9 +120,14 @@ def test_commands_that_are_printed_reach_the_same_engine(engine: ScriptedEngine,
     group = process_service_pb2.FailureGroup(namespace="orders", failure_id="0f3c")
     engine.answers["Get"] = process_service_pb2.GetResponse(failure=group)
 
+    unknown = Refusal(code=StatusCode.NOT_FOUND, reason="NAMESPACE_NOT_FOUND")
+
     shown, why = cli("bulk", "show", "a b").out, cli("why", "p").out
+    engine.answers["Get"] = unknown
+    without_namespace = cli("why", "p").err
 
     there = f" --address {engine.address}\n"
     assert f"progressor bulk results --failed 'a b'{there}" in shown
     assert f"progressor failures -n orders{there}" in shown
     assert f"progressor bulk retry -n orders --failure 0f3c{there}" in why
+    assert f"progressor namespace list{there}" in without_namespace
