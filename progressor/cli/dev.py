@@ -17,6 +17,7 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.cli.engine.hosting import host
+from progressor.cli.engine.own_tls import CREDENTIALS, OwnTls, own_tls
 from progressor.cli.input.options import Settings, bad_input, option
 from progressor.cli.input.signals import forever, run_loop, until_signal
 from progressor.cli.output import ExitCode, SafeConsole, exit_code_for
@@ -62,6 +63,10 @@ def dev(
     ephemeral: Annotated[
         bool, option("Embed a PostgreSQL whose data is deleted at the end.")
     ] = False,
+    tls: Annotated[
+        bool,
+        option("Use TLS, with certificates that are made for this run and deleted at its end."),
+    ] = False,
     example: Annotated[
         Literal["order", "rollout", "job", "mapreduce", "nightly"],
         option(
@@ -74,19 +79,22 @@ def dev(
     """Run an engine and an example's processor, run the example, then serve until Ctrl-C."""
     config = settings.load()
     if config.server.tls_certificate is not None:
-        raise errors.ConfigError("server.tls_certificate", "progressor dev does not support TLS")
+        words = "progressor dev makes certificates of its own: use --tls"
+        raise errors.ConfigError("server.tls_certificate", words)
     if config.server.workers != 1:
         raise errors.ConfigError("server.workers", "must be 1 for progressor dev")
     if "log.level" not in config.sources:
         config = dataclasses.replace(config, log=dataclasses.replace(config.log, level="warning"))
     console = SafeConsole(highlight=False)
     scenario = _EXAMPLES[example](console=console, run=secrets.token_hex(3))
-    work = functools.partial(_show, console=console, once=once, scenario=scenario)
-    with _data(config, ephemeral=ephemeral) as used:
+    with contextlib.ExitStack() as stack:
+        used = stack.enter_context(_data(config, ephemeral=ephemeral))
+        own = stack.enter_context(own_tls(used)) if tls else None
+        work = functools.partial(_show, console=console, once=once, scenario=scenario, own=own)
         if not used.database.dsn:
             where = used.database.data_directory
             console.print(f"starting PostgreSQL in {where}", style="dim", markup=False)
-        run_loop(host(used, work=work))
+        run_loop(host(used if own is None else own.applied(used), work=work))
 
 
 @contextlib.contextmanager
@@ -101,7 +109,9 @@ def _data(config: Config, *, ephemeral: bool) -> Iterator[Config]:
         yield dataclasses.replace(config, database=database)
 
 
-async def _show(engine: Engine, *, console: Console, once: bool, scenario: Scenario) -> None:
+async def _show(
+    engine: Engine, *, console: Console, once: bool, scenario: Scenario, own: OwnTls | None
+) -> None:
     """Run a scenario and its processor, and print traces; then serve, unless `once`.
 
     Raises:
@@ -112,17 +122,26 @@ async def _show(engine: Engine, *, console: Console, once: bool, scenario: Scena
         console.print(Text(f"metrics at {engine.metrics_url}"))
     await _until_serving(engine, console=console, once=once)
     address = reachable(engine.addresses[0])
-    async with _serving(scenario.processor, *scenario.others) as target:
+    if own is not None:
+        console.print(Text(f"TLS with certificates in {own.directory}, deleted at the end"))
+    client_tls = None if own is None else own.client
+    served = {} if own is None else own.served
+    async with _serving(scenario.processor, *scenario.others, **served) as target:
+        reached = functools.partial(
+            dataclasses.replace, processor_credentials="" if own is None else CREDENTIALS
+        )
         config = scenario.namespace(target)
-        async with Client(address, namespace=config.name, timeout=_TIMEOUT_SECONDS) as client:
+        async with Client(
+            address, namespace=config.name, timeout=_TIMEOUT_SECONDS, tls=client_tls
+        ) as client:
             console.print(Text(f"processor at {target}"))
             console.print()
             with explaining("register its namespace"):
-                await register(client, config)
+                await register(client, reached(config))
                 for other in scenario.others:
-                    await register(client, namespace_of(other, target))
+                    await register(client, reached(namespace_of(other, target)))
             left = await scenario.play(client)
-        async with Client(address, namespace=config.name, codec=BYTES) as client:
+        async with Client(address, namespace=config.name, codec=BYTES, tls=client_tls) as client:
             for process_id in left[:_TRACES_SHOWN]:
                 trace = await client.trace(process_id)
                 console.print()
@@ -133,6 +152,8 @@ async def _show(engine: Engine, *, console: Console, once: bool, scenario: Scena
         where = "" if address == "127.0.0.1:7420" else f" --address {address}"
         console.print()
         console.print(Text(f"serving at {', '.join(engine.addresses)} until Ctrl-C; try", "bold"))
+        if own is not None:
+            console.print(Text(f"  {own.variables}"), soft_wrap=True)
         for command in scenario.commands:
             words = command.format(namespace=config.name, id=left[0])
             # Not wrapped, so that the command can be copied.
@@ -159,14 +180,15 @@ async def _until_serving(engine: Engine, *, console: Console, once: bool) -> Non
 
 
 @contextlib.asynccontextmanager
-async def _serving(*processors: Processor[Any]) -> AsyncIterator[str]:
+async def _serving(*processors: Processor[Any], **served: Any) -> AsyncIterator[str]:  # noqa: ANN401  # of `running`
     async with contextlib.AsyncExitStack() as stack:
+        serve = functools.partial(running, *processors, **served)
         try:
-            target = await stack.enter_async_context(running(*processors, bind=BIND_DEFAULT))
+            target = await stack.enter_async_context(serve(bind=BIND_DEFAULT))
         except RuntimeError:
             # The port is in use. It is preferred because processes of an earlier run find their
             # processor there even before the namespace is updated.
-            target = await stack.enter_async_context(running(*processors, bind="127.0.0.1:0"))
+            target = await stack.enter_async_context(serve(bind="127.0.0.1:0"))
         yield target
 
 

@@ -113,7 +113,8 @@ async def register(client: Client, config: NamespaceConfig) -> None:
     try:
         await client.namespaces.create(config)
     except NamespaceAlreadyExistsError:
-        await client.namespaces.update(config, fields=("processor_targets", "retry_policies"))
+        fields = ("processor_targets", "processor_credentials", "retry_policies")
+        await client.namespaces.update(config, fields=fields)
 
 
 def _words(value: object) -> str:

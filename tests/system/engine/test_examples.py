@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,18 @@ async def test_an_example_comes_to_its_end(own_database: str, example: str) -> N
 
     assert code == 0, printed
     assert "trace of" in printed
+
+
+async def test_an_example_runs_with_tls_between_all_parts(own_database: str) -> None:
+    code, printed = await play(own_database, "--tls")
+
+    assert code == 0, printed
+    assert "trace of" in printed
+    directory = re.search(r"TLS with certificates in (\S+), deleted at the end", printed)
+    assert directory is not None
+    assert not await asyncio.to_thread(Path(directory[1]).exists)
+    # The next one goes without, on the same namespaces.
+    assert (await play(own_database))[0] == 0
 
 
 async def test_a_rollout_says_who_waits_for_what_and_when_each_starts(own_database: str) -> None:
