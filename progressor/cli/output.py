@@ -40,7 +40,7 @@ _TEXT_MIN = 16
 _FOLDED = frozenset({"meaning"})
 _TEXTS = _FOLDED | {
     "why", "what", "detail", "note", "payload", "reason", "does", "times", "processor", "paused",
-    "runs", "nodes", "for all of", "value", "default", "by",
+    "runs", "nodes", "for all of", "processes", "value", "default", "by",
 }  # fmt: skip
 """Columns that are shortened; others are copied, or of no use without their end."""
 

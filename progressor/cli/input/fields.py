@@ -13,15 +13,17 @@ _OTHERS: Mapping[str, str] = {
     "failed_share_max": "--failed-share",
     "gates": "--gate",
     "history_range": "--history-last",
+    "job_id_template": "--id-template",
     "operation_id": "--id",
     "page_size": "--limit",
+    "process_id_template": "--id-template",
     "processor_targets": "--target",
     "rate_max": "--rate",
     "reason": "--why",
 }
 """Options that are not called as their fields."""
 
-_PATH = re.compile(r"(?:filter\.|constraints\.|spec\.)?([a-z_]+)")
+_PATH = re.compile(r"[a-z_]+(?:\[\d+\]|\.[a-z_]+)*(?:\.'.*')?")
 _NAME = re.compile(r"(?<!['\w.])[a-z]+(?:_[a-z]+)+(?!['\w])")
 
 
@@ -41,9 +43,13 @@ def as_typed(
 
 
 def _typed(field: str, names: Collection[str]) -> str:
-    """Return the option or argument of a field; the field, if the command has none."""
-    if not (found := _PATH.match(field)):
+    """Return the option or argument of a field, or of what it is in; else the field."""
+    if not _PATH.fullmatch(field):
         return field
-    name = found[1]
-    forms = (f"--{name.replace('_', '-')}", _OTHERS.get(name, ""), name.upper())
+    parts = reversed(re.findall("[a-z_]+", field.partition("'")[0]))
+    forms = (
+        form
+        for it in parts
+        for form in (f"--{it.replace('_', '-')}", _OTHERS.get(it, ""), it.upper())
+    )
     return next((it for it in forms if it in names), field)

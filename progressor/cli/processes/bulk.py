@@ -120,6 +120,7 @@ _OPERATIONS: Mapping[str, Column[BulkOperation]] = {
     "skipped": lambda it: f"{it.skipped_count:,}",
     "failed": lambda it: f"{it.failed_count:,}",
     "created": lambda it: instant_text(it.created_at),
+    "processes": lambda it: one_line(_scope(it)),
     "by": lambda it: one_line(it.author),
     "why": lambda it: one_line(it.reason),
 }
@@ -256,8 +257,10 @@ async def stop(
 ) -> None:
     """Stop an operation; the processes that it has changed stay changed."""
     async with client_of(options) as client:
+        before = await client.bulk.get(operation_id)
         bulk = await client.bulk.stop(operation_id, why)
-    show(bulk, _facts(bulk), as_json=options.json)
+    note = ["It had ended before."] if before.has_ended else []
+    show(bulk, _facts(bulk), *note, as_json=options.json)
 
 
 async def results(
@@ -442,12 +445,11 @@ def _rounded(seconds: float) -> str:
 
 
 def _facts(bulk: BulkOperation) -> RenderableType:
-    fields = {it.name: getattr(bulk.filter, it.name) for it in dataclasses.fields(bulk.filter)}
     return facts(
         {
             "operation": one_line(bulk.operation_id),
             "kind": _words(bulk.kind),
-            "processes": filter_text(fields),
+            "processes": _scope(bulk),
             "state": bulk.state.value,
             "because": one_line(bulk.stop_reason),
             "matched": f"{bulk.matched_count:,}",
@@ -464,6 +466,11 @@ def _facts(bulk: BulkOperation) -> RenderableType:
             "ended": instant_text(bulk.ended_at),
         }
     )
+
+
+def _scope(bulk: BulkOperation) -> str:
+    names = (it.name for it in dataclasses.fields(bulk.filter))
+    return filter_text({name: getattr(bulk.filter, name) for name in names})
 
 
 def _done(kind: BulkKind) -> str:

@@ -11,6 +11,7 @@ from progressor.v1 import bulk_service_pb2 as pb
 from progressor.v1 import namespace_service_pb2, process_service_pb2, types_pb2
 from tests.support.api.scripted_engine import Cli, Refusal, ScriptedEngine
 
+SCHEDULE = "schedule create s --every 1h"
 FILTER = ("--status", "error", "--status", "init", "--id-prefix", "a b")
 
 
@@ -69,6 +70,12 @@ def test_the_end_of_all_processes_has_to_be_asked_for(
         ("call p", "Call", "constraints.gates[1].key", "--gate: must be x"),
         ("call p", "Call", "caller_context", "--context: must be x"),
         ("call p", "Call", "no_option", "no_option: must be x"),
+        ("call p", "Call", "history_range.limit", "--history-last: must be x"),
+        ("get p", "Get", "history_range.limit", "--limit: must be x"),
+        ("count", "Count", "filter.metadata.'failure_id'", "--metadata: must be x"),
+        ("namespace create n --target h:1", "CreateNamespace", "namespace.name", "NAME: must be x"),
+        (f"{SCHEDULE} --call p", "CreateSchedule", "spec.call.process_id", "--call: must be x"),
+        (f"{SCHEDULE} --start", "CreateSchedule", "spec.start.args", "--args: must be x"),
     ],
 )
 def test_an_error_names_what_was_typed(
