@@ -318,6 +318,23 @@ async def test_a_snapshot_is_that_of_the_start_whatever_the_clock_says(
     }  # fmt: skip
 
 
+async def test_a_cancellation_leaves_tasks_alone_that_are_newer_than_itself(
+    store: Store, bulks: Bulks
+) -> None:
+    idle, busy = await store.ready(), await store.ready()
+    older = await store.admit(a_request(busy), run=False)
+    request = BulkRequest(
+        operation_id="c", kind=BulkKind.CANCEL, filter=ProcessFilter(namespace="orders")
+    )
+    await bulks.start(request, {})
+    await store.admit(a_request(idle), run=False)
+
+    await bulks.match("c")
+
+    [item] = await bulks.items("c", failed=False, after=0, limit=9)
+    assert (item.process_id, item.task_id) == (busy.process_id, older.task_id)
+
+
 async def test_following_ends_at_a_number_of_processes(
     store: Store, bulks: Bulks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

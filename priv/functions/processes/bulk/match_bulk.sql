@@ -2,7 +2,8 @@
 -- operation began, and the processes of the operations themselves. A process did match then, whatever clocks say, if its row
 -- has not changed since, or the task that broke it has not. A row that has changed did if the process had been created, and
 -- neither its status nor the one before, where that decides, is one that does not match. Only for what is left do instants
--- count: changes of status by something else than a step, and operations that an older release has started.
+-- count: changes of status by something else than a step, and operations that an older release has started. A task to be
+-- cancelled is older than the operation.
 -- An operation that follows takes up what matches later too: once all have been read, the next call begins anew. It leaves
 -- out the processes that it has taken up, unless they were skipped and have broken again since: so none is changed twice,
 -- even if it breaks again each time.
@@ -89,7 +90,7 @@ BEGIN
             m.slot, m.namespace, m.process_id, m.init_task_id,
             CASE WHEN m.status = 'error' THEN m.corrupted_by END, m.broken_at, m.task_id, v_bulk.follow
         FROM matched m
-        WHERE v_bulk.kind <> 'cancel' OR m.task_id IS NOT NULL
+        WHERE v_bulk.kind <> 'cancel' OR m.task_id < v_began_by OR (v_bulk.follow AND m.task_id IS NOT NULL)
         RETURNING 1
     )
     SELECT (SELECT count(*) FROM added) AS added,
