@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from grpc import aio
 
-from progressor.wire.tls import TlsMaterial, bearer, stays_on_machine
+from progressor.wire.tls import NO_PROXY, TlsMaterial, bearer, stays_on_machine
 
 
 class CredentialsError(Exception):
@@ -29,6 +29,8 @@ class Credentials:
         return ""
 
     def channel(self, target: str, options: Sequence[tuple[str, int | str]]) -> aio.Channel:
+        if self.token and self.tls is None:
+            options = (*options, NO_PROXY)
         if self.tls is None:
             return aio.insecure_channel(target, options=options)
         if self.server_name:

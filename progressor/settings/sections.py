@@ -25,6 +25,7 @@ METRICS_KEY = "telemetry.metrics_bind"
 METRICS_OFF = "off"
 
 _MIB = 1024 * 1024
+_AGE_MIN = dt.timedelta(seconds=10)
 _AGE_WITH_CLIENTS = dt.timedelta(hours=1)
 
 Connections = Annotated[int, Meta(ge=1, le=1000)]
@@ -119,7 +120,7 @@ class Server:
     connection_age_max: Annotated[dt.timedelta, Meta(ge=0, le=7 * 86_400)] | None = setting(
         None,
         "time after which a client must connect again, and so show a certificate that is still "
-        "valid; 0: never; empty: 3600 with server.tls_client_ca, else never",
+        "valid; 0: never, else at least 10; empty: 3600 with server.tls_client_ca, else never",
     )
     message_bytes_max: Annotated[int, Meta(ge=16 * _MIB + 1, le=1024 * _MIB)] = setting(
         64 * _MIB, "bytes of the largest gRPC message; a payload of 16 MiB must fit"
@@ -147,6 +148,11 @@ class Server:
         if self.tls_client_ca is not None and self.tls_certificate is None:
             words = "must be given if server.tls_client_ca is"
             raise errors.ConfigError("server.tls_certificate", words)
+        # Clients need a fifth of it to move what is in flight to another connection.
+        if self.connection_age_max and self.connection_age_max < _AGE_MIN:
+            words = f"must be 0 or at least {_AGE_MIN.total_seconds():g}"
+            got = f"got {self.connection_age_max.total_seconds():g}"
+            raise errors.ConfigError("server.connection_age_max_seconds", f"{words}, {got}")
         self._check_exceptions()
 
     @property

@@ -22,6 +22,9 @@ import grpc
 LOOK_SECONDS = 1.0
 """How often files are looked at."""
 
+NO_PROXY = ("grpc.enable_http_proxy", 0)
+"""A channel option: through a proxy, what is sent to this machine would leave it (`http_proxy`)."""
+
 _READS_MAX = 3
 _TOKEN = re.compile(r"[\x21-\x7e]{1,8000}")
 _LOCAL = re.compile(

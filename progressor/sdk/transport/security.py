@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from progressor.sdk.transport.failures import Status
 from progressor.wire.tls import (
+    NO_PROXY,
     Reloaded,
     TlsFiles,
     TlsMaterial,
@@ -93,6 +94,8 @@ class Security:
         material: TlsMaterial | None,
     ) -> Any:  # noqa: ANN401  # of that module
         """Return a new channel of `kind`, grpc or grpc.aio, with what `material` returned."""
+        if self._token is not None and self._tls is None:
+            options = (*options, NO_PROXY)
         if self._tls is None or material is None:
             return kind.insecure_channel(target, options=options)
         if self._tls.server_name:

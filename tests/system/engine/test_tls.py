@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -10,18 +11,20 @@ from pathlib import Path
 import pytest
 
 from progressor.cli.output import ExitCode
+from progressor.example.certificates import replace
 from progressor.sdk import (
     Client,
     EngineUnavailableError,
     InvalidRequestError,
     NamespaceConfig,
     Processor,
+    RetryPolicy,
     ServerTls,
     Step,
     Tls,
     Trust,
 )
-from progressor.telemetry.instruments import Labels
+from progressor.telemetry.instruments import Counter, Labels
 from progressor.wire.tls import TlsFiles
 from tests.support.certificates import Pki
 from tests.support.engine.replica import running_replica
@@ -31,11 +34,17 @@ orders = Processor("orders")
 
 
 @orders.init
+@orders.call
 async def answer(step: Step[None]) -> str:
     return step.args_as(str)
 
 
+RELOADED = ("server", "processor_credentials.internal")
 FAILED: Labels = ("server", "failed")
+
+
+def has_grown(counter: Counter, labels: Labels, then: float) -> bool:
+    return counter.value(labels) > then
 
 
 async def command(address: str, tls: TlsFiles | None) -> int | None:
@@ -118,3 +127,70 @@ async def test_a_namespace_names_the_credentials_that_its_replicas_have(
 
     assert found.processor_credentials == "internal"
     assert started.response == "tea"
+
+
+@pytest.mark.parametrize(
+    "rotations", [2, pytest.param(60, marks=pytest.mark.slow, id="for a minute")]
+)
+async def test_no_call_fails_while_all_certificates_between_client_and_processor_are_renewed(
+    database: str, tmp_path: Path, rotations: int
+) -> None:
+    pki, file = Pki(tmp_path), tmp_path / "progressor.toml"
+    parties = {it: pki.issue(it) for it in ("server", "client", "engine", "processor")}
+    paths = {name: (str(it.certificate), str(it.key)) for name, it in parties.items()}
+    file.write_text(
+        "[server]\n"
+        f"tls_certificate = '{paths['server'][0]}'\ntls_key = '{paths['server'][1]}'\n"
+        f"tls_client_ca = '{pki.ca}'\n"
+        "connection_age_max_seconds = 10\n"
+        "[processor_credentials.internal]\n"
+        f"ca = '{pki.ca}'\ncertificate = '{paths['engine'][0]}'\nkey = '{paths['engine'][1]}'\n"
+    )
+    served = ServerTls(
+        certificate=paths["processor"][0], key=paths["processor"][1], client_ca=pki.ca
+    )
+    tls = Tls(ca=pki.ca, certificate=paths["client"][0], key=paths["client"][1])
+    done, counts = asyncio.Event(), [0, 0]
+
+    async def load(number: int, address: str) -> None:
+        async with Client(
+            address, namespace="chain", tls=tls, session=number == 0, repeats=False
+        ) as client:
+            process_id = f"p-{number}"
+            await client.start(process_id, "")
+            while not done.is_set():
+                await client.call(process_id, "tea")
+                counts[number] += 1
+
+    async with (
+        running_replica(database, {"scanner.interval_seconds": "0.05"}, file=file) as replica,
+        orders.running("127.0.0.1:0", tls=served, trust=Trust(identities=["localhost"])) as target,
+        asyncio.TaskGroup() as group,
+    ):
+        async with Client(replica.address, tls=tls) as client:
+            await client.namespaces.create(
+                NamespaceConfig(
+                    name="chain",
+                    processor_targets=(target,),
+                    processor_credentials="internal",
+                    retry_policy=RetryPolicy(attempts_max=1),
+                )
+            )
+        reloads = replica.engine.metrics.tls_reloads
+        for number in range(len(counts)):
+            group.create_task(load(number, replica.address))
+        for rotation in range(rotations):
+            before = [reloads.value((it, "ok")) for it in RELOADED]
+            for name in parties:
+                pki.issue(name)
+            if rotation == 0:
+                replace(parties["server"].key or file, b"garbage")
+                await until(replica.points, lambda: reloads.value(FAILED) > 0)
+                pki.issue("server")
+            for name, then in zip(RELOADED, before, strict=True):
+                more = functools.partial(has_grown, reloads, (name, "ok"), then)
+                await until(replica.points, more)
+        done.set()
+
+    assert all(it > 0 for it in counts)
+    assert reloads.value(FAILED) == 1

@@ -1,6 +1,7 @@
 """Clients with TLS and tokens: what they send, to whom, and that they follow their files."""
 
 import asyncio
+import contextlib
 import datetime as dt
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -190,3 +191,26 @@ async def test_a_connection_that_tls_prevents_says_what_it_needs(tmp_path: Path)
                 with pytest.raises(EngineUnavailableError, match=said):
                     await client.call("1", b"")
         await server.drain(dt.timedelta())
+
+
+@pytest.mark.parametrize("token", [TOKEN, None])
+async def test_a_token_in_the_clear_goes_through_no_proxy(
+    recorder: tuple[Recorder, str], monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    asked = asyncio.Event()
+
+    async def proxy(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        writer.close()
+
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{_port_of(listening)}")
+        async with Client(recorder[1], codec=BYTES, token=token, repeats=False) as client:
+            with contextlib.nullcontext() if token else pytest.raises(EngineUnavailableError):
+                await client.gates.set("gate", 1)
+
+    assert asked.is_set() == (token is None)
+
+
+def _port_of(server: asyncio.Server) -> int:
+    return int(server.sockets[0].getsockname()[1])

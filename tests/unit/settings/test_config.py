@@ -105,6 +105,11 @@ WRONG_VALUES = [
         ('server.tls_certificate = "c"', "server.tls_key", "must be given if server.tls_certi"),
         ('server.tls_client_ca = "c"', "server.tls_certificate", "must be given if server.tls_cli"),
         ('server.tls_client_ca_except = "h:1"', "server.tls_client_ca", "must be given if"),
+        (
+            "server.connection_age_max_seconds = 9",
+            "server.connection_age_max_seconds",
+            "must be 0 or at least 10, got 9",
+        ),
         ("processor_credentials = 1", "processor_credentials", "must be a table"),
         ("[processor_credentials.A]", "processor_credentials.A", "must be 1 to 64 of"),
         ("[processor_credentials.a]\nx = 1", "processor_credentials.a.x", "is not a known key"),

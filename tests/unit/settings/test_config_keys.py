@@ -30,6 +30,7 @@ WORDS = {
     "database.dsn": "host=/elsewhere",
     "server.bind": "127.0.0.1:1",
     "server.tls_client_ca_except": "127.0.0.1:7420",
+    "server.connection_age_max_seconds": 600,
     "telemetry.metrics_bind": "off",
     "telemetry.otlp_endpoint": "http://localhost:4317",
     "processor_targets": "127.0.0.1:1",
