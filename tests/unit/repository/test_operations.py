@@ -242,7 +242,10 @@ _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"(?<!`)`([^`]+)`")
 # Two words or more, in small letters but for the name of PostgreSQL.
 _MESSAGE = re.compile(r"(?:[a-z]+|PostgreSQL)(?:[:;]? [a-z']+)+")
-_OTHER = {"archive recovery complete", "make image", "make run", "schedule get"}
+_OTHER = {
+    "archive recovery complete", "bulk list", "bulk remove", "bulk terminate", "make image",
+    "make run", "schedule get", "scheme: https",
+}  # fmt: skip
 _SHELL_SYNTAX = {"|", ">", "<", "&&", ";", "\\"}
 
 SECTIONS = [
