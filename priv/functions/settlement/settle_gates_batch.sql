@@ -1,5 +1,5 @@
--- Applies the gate effects of a batch of settlements: timers that were set with constraints get them, those that a
--- repair revives get theirs again, and settle_gates is called for the processes of the items p_gated.
+-- Applies the gate effects of a batch of settlements: timers that were set with constraints get them, and
+-- settle_gates is called for the processes of the items p_gated.
 -- Locks: as settle_gates.
 -- Returns: as settle_gates.
 CREATE FUNCTION settle_gates_batch(
@@ -21,15 +21,10 @@ BEGIN
     -- An item whose lease is lost has no entry in p_steps, and its process is unchanged. A removed process
     -- no longer exists.
     SELECT array_agg((s.slot, s.namespace, s.process_id)::process_key), array_agg(s.timer_id),
-        array_agg(coalesce(p_timer_constraints[s.item], b.constraints))
+        array_agg(p_timer_constraints[s.item])
     INTO v_key, v_task_id, v_constraints
     FROM unnest(p_steps) AS s
-    LEFT JOIN tasks b
-        ON s.timer_origin = 'revived'
-        AND (b.slot, b.namespace, b.process_id, b.task_id)
-            = (s.slot, s.namespace, s.process_id, s.corrupted_by)
-    WHERE (s.timer_origin = 'set' AND p_timer_constraints[s.item] IS NOT NULL)
-        OR b.constraints IS NOT NULL;
+    WHERE s.timer_origin = 'set' AND p_timer_constraints[s.item] IS NOT NULL;
     IF v_key IS NOT NULL THEN
         PERFORM constrain_tasks(p_now, p_replica_id, v_key, v_task_id, v_constraints);
     END IF;

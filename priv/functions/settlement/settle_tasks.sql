@@ -81,24 +81,27 @@ CREATE FUNCTION settle_tasks(
     p_failure            json[],
     p_tried_for          double precision[]
 )
-RETURNS TABLE (LIKE settled_task)
+RETURNS SETOF settled_task
 BY ITEM
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
+    v_row         settled_task;
+    v_item        integer;
     v_now         timestamptz;
     v_steps       settling[];
     v_has_waiting boolean;
-    v_continues   boolean;
-    v_count       bigint := 0;
+    v_released    tid[];      -- leases after which the worker does not continue
+    v_count       bigint;
     v_cancelled   jsonb;
     v_special     integer[];  -- items that need one of the next ones, or may
     v_gated       integer[];  -- items whose processes are gated, or are by the timer that they set
     v_broken      integer[];  -- items whose processes are in error
+    v_recovering  integer[];  -- those of them whose processes recover
+    v_recovered   process_key[];
     v_ends        jsonb;      -- as describe_ends
     v_timed       integer[];  -- items whose timers settle_timers changes
     v_dropped     jsonb;      -- the timers that it has cancelled
-    v_yields      boolean;    -- whether a timer that is tried again comes after another one
     v_forgets     boolean;    -- whether a task with memos ends
     v_answering   integer[];  -- items whose processes have reply requests
     v_changes     integer[];  -- those of them whose processes change their status, or may
@@ -133,7 +136,8 @@ BEGIN
                         WHERE c -> 'constraints' IS NOT NULL))),
             array_agg(i.item) FILTER (WHERE p.status = 'error'),
             array_agg(i.item) FILTER (WHERE p_timers[i.item] IS NOT NULL
-                OR (p.has_named_timers AND (p_timer[i.item] IS NOT NULL OR p.status = 'error'))),
+                OR (p.has_named_timers AND p_timer[i.item] IS NOT NULL)
+                OR (p.status = 'error' AND p_outcome[i.item] = 'finish')),
             jsonb_agg(jsonb_build_array(
                 p.namespace, p.process_id, p.init_task_id, NULL, NULL, NULL, NULL, NULL, p.awaited_by))
                 FILTER (WHERE p.awaited_by IS NOT NULL AND (
@@ -154,42 +158,42 @@ BEGIN
         ) p;
 
         IF v_ends IS NOT NULL THEN
-            effects := v_ends;
-            RETURN NEXT;
-            effects := NULL;
+            v_row.effects := v_ends;
+            RETURN NEXT v_row;
         END IF;
 
         IF v_answering IS NOT NULL AND 'remove' = ANY (p_outcome) THEN
             -- delete_process answers for these.
-            effects := describe_senders(ARRAY(
+            v_row.effects := describe_senders(ARRAY(
                 SELECT (p_slot[a.item], p_namespace[a.item], p_process_id[a.item])::process_key
                 FROM unnest(v_answering) AS a (item)
                 WHERE p_outcome[a.item] = 'remove'));
-            IF effects IS NOT NULL THEN
-                RETURN NEXT;
-                effects := NULL;
+            IF v_row.effects IS NOT NULL THEN
+                RETURN NEXT v_row;
             END IF;
         END IF;
 
         IF v_gated IS NOT NULL THEN
             -- What comes next there is a matter of gates too, which are looked at in the end.
-            FOREACH item IN ARRAY v_gated LOOP
-                p_expires_after[item] := NULL;
+            FOREACH v_item IN ARRAY v_gated LOOP
+                p_expires_after[v_item] := NULL;
             END LOOP;
             PERFORM requeue_gated_tasks(
                 p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer, p_cancels, p_timers);
         END IF;
 
         IF v_broken IS NOT NULL THEN
-            PERFORM release_held(p_replica_id, ARRAY(
-                SELECT (r.slot, r.namespace, r.process_id)::process_key
-                FROM unnest(v_broken) AS b (item)
-                CROSS JOIN LATERAL find_process(p_slot[b.item], p_namespace[b.item], p_process_id[b.item]) p
-                JOIN running r
-                    ON (r.slot, r.namespace, r.process_id, r.token)
-                        = (p.slot, p.namespace, p.process_id, p_token[b.item])
-                WHERE p_outcome[b.item] IN ('finish', 'complete')
-                    OR (p_outcome[b.item] = 'fail' AND r.task_id = p.corrupted_by)));
+            SELECT array_agg(b.item) FILTER (WHERE p_outcome[b.item] <> 'complete'),
+                array_agg((r.slot, r.namespace, r.process_id)::process_key)
+            INTO v_recovering, v_recovered
+            FROM unnest(v_broken) AS b (item)
+            CROSS JOIN LATERAL find_process(p_slot[b.item], p_namespace[b.item], p_process_id[b.item]) p
+            JOIN running r
+                ON (r.slot, r.namespace, r.process_id, r.token)
+                    = (p.slot, p.namespace, p.process_id, p_token[b.item])
+            WHERE p_outcome[b.item] IN ('finish', 'complete')
+                OR (p_outcome[b.item] = 'fail' AND r.task_id = p.corrupted_by);
+            PERFORM release_held(p_replica_id, v_recovered);
         END IF;
 
         IF v_timed IS NOT NULL THEN
@@ -198,8 +202,8 @@ BEGIN
                 p_timer_at, p_timer_after, p_timer_args, p_timer_trace, p_timer_timeout, p_history_after,
                 p_history_limit, p_history_backward, p_timer_constraints, p_timers);
             -- From here on these steps leave the timers as they are now.
-            FOREACH item IN ARRAY v_timed LOOP
-                p_timer[item] := NULL;
+            FOREACH v_item IN ARRAY v_timed LOOP
+                p_timer[v_item] := NULL;
             END LOOP;
         END IF;
     END IF;
@@ -213,43 +217,47 @@ BEGIN
 
     -- The rare ones first, by a function of their own: nothing of their processes is left after.
     IF 'remove' = ANY (p_outcome) THEN
-        settled_at := v_now;
-        FOR item, reply_to, cancelled IN
+        v_row := NULL;
+        v_row.settled_at := v_now;
+        FOR v_row.item, v_row.reply_to, v_row.cancelled IN
             SELECT *
             FROM settle_removals(
                 v_now, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_response,
                 p_error_code, p_error_reason, p_error_message, p_error_rejected, p_error_metadata)
         LOOP
-            RETURN NEXT;
+            RETURN NEXT v_row;
         END LOOP;
-        settled_at := NULL;
-        reply_to := NULL;
-        cancelled := NULL;
     END IF;
 
-    -- OFFSET 0 keeps the planner from melting the parts into one: a look-up stays one by the key.
+    -- OFFSET 0 keeps the planner from melting the parts into one: a look-up stays one by the key. There are few such
+    -- parts, since each of them, and each of their columns, costs at the start of the statement.
     WITH seen AS (
         SELECT i.item::integer, r.slot, r.namespace, r.process_id, r.task_id, r.task_type,
             r.ctid AS running_row, r.has_memos, p.ctid AS process_row,
-            p.status, p.status_changed_at, p.last_event_id, p.corrupted_by, p.recovers,
+            p.status, p.status_changed_at, p.last_event_id,
             c.ctid AS call_row, c.task_id AS call_id,
-            k.ctid AS timer_row, k.task_id AS timer_id, k.task_type AS timer_type,
-            k.due_at AS timer_due_at,
-            p_outcome[i.item] AS outcome, p_timer[i.item] AS timer,
+            k.ctid AS timer_row, k.task_id AS timer_id, k.due_at AS timer_due_at,
+            p_outcome[i.item] AS outcome,
             coalesce(p_events_until[i.item], 0) - coalesce(p_events_until[i.item - 1], 0)
                 AS event_count,
-            -- Of the timer that broke the process: it runs again once a repair has succeeded
-            -- without saying what comes next.
-            CASE WHEN r.task_type = 'repair' AND p_outcome[i.item] = 'finish' THEN (
-                SELECT b.task_type
-                FROM tasks b
-                WHERE (b.slot, b.namespace, b.process_id, b.task_id)
-                    = (r.slot, r.namespace, r.process_id, p.corrupted_by)
-                    AND b.task_type IN ('timeout', 'remove')
-                    -- Cancelled: when it was run again.
-                    AND b.status IN ('error', 'cancelled')
-                    AND (v_timed IS NULL OR i.item <> ALL (v_timed))
-            ) END AS broken_type
+            i.item = ANY (v_recovering) AS recovers,
+            CASE
+                WHEN p_outcome[i.item] = 'retry' AND (
+                    k.task_id IS NULL
+                    OR r.task_type NOT IN ('timeout', 'remove')
+                    OR (v_now + make_interval(secs => p_retry_after[i.item]), r.task_id)
+                        < (k.due_at, k.task_id)
+                ) THEN 'retried'
+                WHEN p_timer[i.item] <> 'unset' THEN 'set'
+                WHEN p_timer[i.item] IS NULL AND k.task_id IS NOT NULL AND p_outcome[i.item] <> 'complete'
+                    AND (p_outcome[i.item] <> 'break' OR p.status = 'error') THEN 'kept'
+            END AS timer_origin,
+            (
+                SELECT t.ctid
+                FROM tasks t
+                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (r.slot, r.namespace, r.process_id, r.task_id)
+            ) AS task_row
         FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
         CROSS JOIN LATERAL (
             SELECT r.ctid, r.slot, r.namespace, r.process_id, r.task_id, r.task_type, r.has_memos
@@ -260,9 +268,7 @@ BEGIN
             OFFSET 0
         ) r
         CROSS JOIN LATERAL (
-            SELECT p.ctid, p.status, p.status_changed_at, p.last_event_id, p.corrupted_by,
-                p.status = 'error' AND (p_outcome[i.item] = 'finish'
-                    OR (p_outcome[i.item] = 'fail' AND r.task_id IS NOT DISTINCT FROM p.corrupted_by)) AS recovers
+            SELECT p.ctid, p.status, p.status_changed_at, p.last_event_id
             FROM processes p
             WHERE (p.slot, p.namespace, p.process_id) = (r.slot, r.namespace, r.process_id)
             OFFSET 0
@@ -273,12 +279,12 @@ BEGIN
             WHERE (s.slot, s.namespace, s.process_id) = (r.slot, r.namespace, r.process_id)
                 AND s.task_type NOT IN ('timeout', 'remove')
                 -- A repair that comes after a success has nothing to do.
-                AND (s.task_type <> 'repair' OR NOT p.recovers)
+                AND (s.task_type <> 'repair' OR (i.item = ANY (v_recovering)) IS NOT TRUE)
             ORDER BY s.slot, s.namespace, s.process_id, s.task_id
             LIMIT 1
         ) c ON true
         LEFT JOIN LATERAL (
-            SELECT s.ctid, s.task_id, s.task_type, s.due_at
+            SELECT s.ctid, s.task_id, s.due_at
             FROM schedule s
             WHERE (s.slot, s.namespace, s.process_id) = (r.slot, r.namespace, r.process_id)
                 AND s.task_type IN ('timeout', 'remove')
@@ -287,113 +293,74 @@ BEGIN
         ) k ON true
         WHERE p_outcome[i.item] <> 'remove'
         OFFSET 0
-    ),
-    ended AS (
-        SELECT s.*,
-            CASE
-                WHEN s.outcome = 'finish' OR s.recovers THEN 'running'
-                WHEN s.outcome = 'complete' THEN 'finished'
-                WHEN s.outcome = 'break' THEN 'error'
-                ELSE s.status
-            END::process_status AS new_status,
-            -- With this outcome tasks leave the queue: all of them, or the repairs of a process that
-            -- recovers. One that comes after a repair that failed is the next to try.
-            CASE
-                WHEN s.outcome = 'complete' THEN 'PROCESS_FINISHED'
-                WHEN s.outcome = 'break' AND s.status <> 'error' THEN 'PROCESS_FAILED'
-                WHEN s.recovers THEN 'PROCESS_IS_RUNNING'
-            END AS cancels
-        FROM seen s
-    ),
-    queued AS (
-        SELECT e.*,
-            -- A call that is tried again keeps its place before the others; a timer yields to them.
-            CASE
-                WHEN e.outcome = 'retry' AND e.task_type NOT IN ('timeout', 'remove') THEN NULL
-                WHEN e.cancels IS NULL OR e.recovers THEN e.call_id
-            END AS next_call_id,
-            CASE
-                WHEN e.outcome = 'retry' AND (
-                    e.timer_id IS NULL
-                    OR e.task_type NOT IN ('timeout', 'remove')
-                    OR (v_now + make_interval(secs => p_retry_after[e.item]), e.task_id)
-                        < (e.timer_due_at, e.timer_id)
-                ) THEN 'retried'
-                WHEN e.timer <> 'unset' THEN 'set'
-                WHEN e.timer IS NOT NULL THEN NULL
-                WHEN e.broken_type IS NOT NULL THEN 'revived'
-                WHEN (e.cancels IS NULL OR e.recovers) AND e.timer_id IS NOT NULL THEN 'kept'
-            END AS timer_origin
-        FROM ended e
-        OFFSET 0
     )
     SELECT
         array_agg(ROW(
-            d.item, d.outcome, d.slot, d.namespace, d.process_id, d.task_id,
-            d.process_row, d.running_row,
+            d.item, d.outcome, d.slot, d.namespace, d.process_id, d.task_id, d.task_type,
+            d.process_row, d.running_row, d.task_row,
             CASE
                 WHEN d.next_call_id IS NOT NULL THEN d.call_row
                 WHEN d.timer_origin = 'kept' THEN d.timer_row
             END,
             d.new_status,
             CASE WHEN d.new_status = d.status THEN d.status_changed_at ELSE v_now END,
-            d.last_event_id, d.event_count, d.corrupted_by, d.cancels, d.next_call_id,
-            d.timer_origin, d.new_timer_id, d.new_timer_type, d.new_timer_due_at, d.next_id,
-            CASE WHEN d.next_id IS NOT NULL THEN nextval('lease_tokens') END, d.has_memos
+            d.last_event_id, d.event_count, d.cancels, d.next_call_id,
+            d.timer_origin, d.new_timer_id, d.new_timer_due_at, d.next_id,
+            CASE WHEN d.next_id IS NOT NULL THEN nextval('lease_tokens') END
         )::settling),
-        bool_or(coalesce(d.call_id, d.timer_id) IS NOT NULL OR d.broken_type IS NOT NULL OR d.recovers),
-        bool_or(d.next_id IS NOT NULL), bool_or(d.outcome = 'retry' AND d.timer_origin = 'kept'),
+        bool_or(d.call_id IS NOT NULL OR d.timer_id IS NOT NULL OR d.recovers),
+        array_agg(d.running_row) FILTER (WHERE d.next_id IS NULL),
         bool_or(d.has_memos AND d.outcome <> 'retry'),
         array_agg((d.namespace, d.status, d.new_status)::status_change)
             FILTER (WHERE d.new_status <> d.status)
-    INTO v_steps, v_has_waiting, v_continues, v_yields, v_forgets, v_moves
+    INTO v_steps, v_has_waiting, v_released, v_forgets, v_moves
     FROM (
         -- What the worker goes on with: the oldest call queued, or else a timer that is due.
-        SELECT t.*,
+        SELECT q.*,
             CASE
-                WHEN p_expires_after[t.item] IS NULL THEN NULL
-                WHEN t.next_call_id IS NOT NULL THEN t.next_call_id
-                WHEN t.timer_origin <> 'retried' AND t.new_timer_due_at <= v_now
-                    THEN t.new_timer_id
+                WHEN p_expires_after[q.item] IS NULL THEN NULL
+                WHEN q.next_call_id IS NOT NULL THEN q.next_call_id
+                WHEN q.timer_origin <> 'retried' AND q.new_timer_due_at <= v_now
+                    THEN q.new_timer_id
             END AS next_id
         FROM (
-            SELECT l.*,
-                CASE l.timer_origin
+            SELECT s.*,
+                CASE
+                    WHEN s.outcome = 'finish' OR s.recovers THEN 'running'
+                    WHEN s.outcome = 'complete' THEN 'finished'
+                    WHEN s.outcome = 'break' THEN 'error'
+                    ELSE s.status
+                END::process_status AS new_status,
+                -- With this outcome tasks leave the queue: all of them, or the repairs of a process that
+                -- recovers. One that comes after a repair that failed is the next to try.
+                CASE
+                    WHEN s.outcome = 'complete' THEN 'PROCESS_FINISHED'
+                    WHEN s.outcome = 'break' AND s.status <> 'error' THEN 'PROCESS_FAILED'
+                    WHEN s.recovers THEN 'PROCESS_IS_RUNNING'
+                END AS cancels,
+                -- A call that is tried again keeps its place before the others; a timer yields to them.
+                CASE
+                    WHEN s.call_id IS NULL
+                        OR s.outcome = 'complete'
+                        OR (s.outcome = 'break' AND s.status <> 'error')
+                        OR (s.outcome = 'retry' AND s.task_type NOT IN ('timeout', 'remove')) THEN NULL
+                    ELSE s.call_id
+                END AS next_call_id,
+                CASE s.timer_origin
                     WHEN 'set' THEN nextval('task_ids')
-                    WHEN 'revived' THEN nextval('task_ids')
-                    WHEN 'kept' THEN l.timer_id
-                    WHEN 'retried' THEN l.task_id
+                    WHEN 'kept' THEN s.timer_id
+                    WHEN 'retried' THEN s.task_id
                 END AS new_timer_id,
-                CASE l.timer_origin
-                    WHEN 'set' THEN l.timer::task_type
-                    WHEN 'revived' THEN l.broken_type
-                    WHEN 'kept' THEN l.timer_type
-                    WHEN 'retried' THEN l.task_type
-                END AS new_timer_type,
-                CASE l.timer_origin
+                CASE s.timer_origin
                     WHEN 'set' THEN coalesce(
-                        p_timer_at[l.item], v_now + make_interval(secs => p_timer_after[l.item]))
-                    WHEN 'revived' THEN v_now
-                    WHEN 'kept' THEN l.timer_due_at
-                    WHEN 'retried' THEN v_now + make_interval(secs => p_retry_after[l.item])
+                        p_timer_at[s.item], v_now + make_interval(secs => p_timer_after[s.item]))
+                    WHEN 'kept' THEN s.timer_due_at
+                    WHEN 'retried' THEN v_now + make_interval(secs => p_retry_after[s.item])
                 END AS new_timer_due_at
-            FROM queued l
-        ) t
+            FROM seen s
+            OFFSET 0
+        ) q
     ) d;
-
-    IF v_steps IS NULL THEN
-        -- Nothing but removals, or leases that are lost.
-        IF v_gated IS NOT NULL THEN
-            effects := settle_gates_batch(
-                v_now, p_replica_id, p_starvation_timeout, v_gated, p_slot, p_namespace, p_process_id,
-                v_steps, p_timer_constraints);
-            IF effects IS NOT NULL THEN
-                item := NULL;
-                RETURN NEXT;
-            END IF;
-        END IF;
-        RETURN;
-    END IF;
 
     IF v_has_waiting THEN
         v_cancelled := settle_waits(
@@ -419,68 +386,62 @@ BEGIN
             coalesce(e_format_version[e.before + e.ordinal], 0), e_payload[e.before + e.ordinal],
             e_metadata[e.before + e.ordinal]
         FROM (
-            SELECT s.*, coalesce(p_events_until[s.item - 1], 0) AS before,
+            SELECT s.slot, s.namespace, s.process_id, s.task_id, s.last_event_id,
+                coalesce(p_events_until[s.item - 1], 0) AS before,
                 generate_series(1, s.event_count) AS ordinal
             FROM unnest(v_steps) AS s
         ) e;
     END IF;
 
-    IF p_timer IS NOT NULL OR v_has_waiting THEN
-        INSERT INTO tasks (
-            slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
-            scheduled_at, first_started_at, started_at, token, step_timeout, history_after,
-            history_limit, history_backward, args, trace_context, replica_id
-        )
-        SELECT s.slot, s.namespace, s.process_id, s.timer_id, s.timer_type,
-            CASE WHEN n.began_at IS NULL THEN 'waiting' ELSE 'running' END::task_status,
-            CASE WHEN n.began_at IS NULL THEN 0 ELSE 1 END, v_now, s.timer_due_at,
-            n.began_at, n.began_at, CASE WHEN n.began_at IS NOT NULL THEN s.next_token END,
-            coalesce(make_interval(secs => p_timer_timeout[s.item]), b.step_timeout),
-            coalesce(p_history_after[s.item], b.history_after),
-            coalesce(p_history_limit[s.item], b.history_limit),
-            coalesce(p_history_backward[s.item], b.history_backward),
-            coalesce(p_timer_args[s.item], b.args, ''),
-            coalesce(p_timer_trace[s.item], b.trace_context),
-            CASE WHEN n.began_at IS NOT NULL THEN p_replica_id END
-        FROM unnest(v_steps) AS s
-        CROSS JOIN LATERAL (SELECT CASE WHEN s.next_id = s.timer_id THEN v_now END AS began_at) n
-        LEFT JOIN LATERAL (
-            SELECT b.step_timeout, b.history_after, b.history_limit, b.history_backward, b.args,
-                b.trace_context
-            FROM tasks b
-            WHERE (b.slot, b.namespace, b.process_id, b.task_id)
-                = (s.slot, s.namespace, s.process_id, s.corrupted_by)
-            OFFSET 0
-        ) b ON s.timer_origin = 'revived'
-        WHERE s.timer_origin IN ('set', 'revived');
-    END IF;
+    IF p_timer IS NOT NULL OR p_retry_after IS NOT NULL THEN
+        IF p_timer IS NOT NULL THEN
+            INSERT INTO tasks (
+                slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
+                scheduled_at, first_started_at, started_at, token, step_timeout, history_after,
+                history_limit, history_backward, args, trace_context, replica_id
+            )
+            SELECT s.slot, s.namespace, s.process_id, s.timer_id, p_timer[s.item]::task_type,
+                CASE WHEN n.began_at IS NULL THEN 'waiting' ELSE 'running' END::task_status,
+                CASE WHEN n.began_at IS NULL THEN 0 ELSE 1 END, v_now, s.timer_due_at,
+                n.began_at, n.began_at, CASE WHEN n.began_at IS NOT NULL THEN s.next_token END,
+                make_interval(secs => p_timer_timeout[s.item]), p_history_after[s.item],
+                p_history_limit[s.item], p_history_backward[s.item],
+                coalesce(p_timer_args[s.item], ''), p_timer_trace[s.item],
+                CASE WHEN n.began_at IS NOT NULL THEN p_replica_id END
+            FROM unnest(v_steps) AS s
+            CROSS JOIN LATERAL (SELECT CASE WHEN s.next_id = s.timer_id THEN v_now END AS began_at) n
+            WHERE s.timer_origin = 'set';
+        END IF;
 
-    IF p_timer IS NOT NULL OR p_retry_after IS NOT NULL OR v_has_waiting THEN
         -- After settle_waits, which cancels the timer that a step replaces.
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
         )
-        SELECT s.slot, s.namespace, s.process_id, s.timer_id, s.timer_type,
+        SELECT s.slot, s.namespace, s.process_id, s.timer_id,
+            coalesce(p_timer[s.item]::task_type, s.task_type),
             CASE WHEN s.call_id IS NULL THEN 'waiting' ELSE 'blocked' END::task_status,
             s.timer_due_at, coalesce(p_attempt_count[s.item], 0), p_replica_id
         FROM unnest(v_steps) AS s
-        WHERE s.timer_origin IN ('set', 'revived', 'retried')
-            AND s.next_id IS DISTINCT FROM s.timer_id;
+        WHERE s.timer_origin IN ('set', 'retried') AND s.next_id IS DISTINCT FROM s.timer_id;
+
+        IF p_retry_after IS NOT NULL AND v_has_waiting THEN
+            -- Timers that come after another one of their processes.
+            INSERT INTO schedule (
+                slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
+            )
+            SELECT s.slot, s.namespace, s.process_id, s.task_id, s.task_type, 'blocked',
+                v_now + make_interval(secs => p_retry_after[s.item]),
+                coalesce(p_attempt_count[s.item], 0), p_replica_id
+            FROM unnest(v_steps) AS s
+            WHERE s.outcome = 'retry' AND s.timer_origin = 'kept';
+        END IF;
     END IF;
 
-    IF v_yields THEN
-        INSERT INTO schedule (
-            slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
-        )
-        SELECT s.slot, s.namespace, s.process_id, s.task_id, r.task_type, 'blocked',
-            v_now + make_interval(secs => p_retry_after[s.item]),
-            coalesce(p_attempt_count[s.item], 0), p_replica_id
-        FROM unnest(v_steps) AS s
-        JOIN running r ON r.ctid = s.running_row
-        WHERE s.outcome = 'retry' AND s.timer_origin = 'kept';
+    IF v_released IS NOT NULL THEN
+        DELETE FROM running r WHERE r.ctid = ANY (v_released);
     END IF;
 
-    IF v_continues THEN
+    IF cardinality(v_released) IS DISTINCT FROM cardinality(v_steps) THEN
         UPDATE running r
         SET task_id = n.next_id,
             task_type = t.task_type,
@@ -502,13 +463,6 @@ BEGIN
             OFFSET 0
         ) t
         WHERE r.ctid = n.running_row;
-        GET DIAGNOSTICS v_count = ROW_COUNT;
-    END IF;
-
-    IF v_count < cardinality(v_steps) THEN
-        DELETE FROM running r
-        USING unnest(v_steps) AS s
-        WHERE r.ctid = s.running_row AND s.next_id IS NULL;
     END IF;
 
     UPDATE processes p
@@ -516,29 +470,27 @@ BEGIN
         previous_status = CASE
             WHEN s.new_status = p.status THEN p.previous_status ELSE p.status END,
         status_changed_at = s.status_changed_at,
-        detail = CASE WHEN s.outcome = 'break' THEN coalesce(p_error_message[s.item], '') END,
-        corrupted_by = CASE WHEN s.outcome = 'break' THEN s.task_id END,
-        broken_at = CASE WHEN s.outcome = 'break' THEN v_now END,
-        failure_id = CASE WHEN s.outcome = 'break' THEN make_failure_id(
-            s.namespace, p_error_reason[s.item], p_failure[s.item]) END,
-        failure_reason = CASE WHEN s.outcome = 'break' THEN coalesce(p_error_reason[s.item], '') END,
+        detail = NULL,
+        corrupted_by = NULL,
+        broken_at = NULL,
+        failure_id = NULL,
+        failure_reason = NULL,
         aux_state = coalesce(p_aux_state[s.item], p.aux_state),
         -- A state without a version replaces one with a version, too.
         state_version = CASE
-            WHEN p_state_version IS NULL AND p.state_version = 0 THEN 0
             WHEN p_aux_state[s.item] IS NULL THEN p.state_version
             ELSE coalesce(p_state_version[s.item], 0)
         END,
         metadata = coalesce(p_metadata[s.item], p.metadata),
         last_event_id = p.last_event_id + s.event_count,
         result = CASE WHEN s.outcome = 'complete' THEN p_result[s.item] ELSE p.result END,
-        finished_at = CASE WHEN s.outcome = 'complete' THEN v_now ELSE p.finished_at END
+        finished_at = CASE WHEN s.outcome = 'complete' THEN v_now END
     FROM unnest(v_steps) AS s
     WHERE p.ctid = s.process_row
-        AND (s.outcome IN ('finish', 'complete', 'break') OR s.cancels = 'PROCESS_IS_RUNNING');
+        AND (s.outcome IN ('finish', 'complete') OR s.cancels = 'PROCESS_IS_RUNNING');
 
     IF v_moves IS NOT NULL THEN
-        IF v_moves[1] = ALL (v_moves) THEN
+        IF cardinality(v_moves) = 1 OR v_moves[1] = ALL (v_moves) THEN
             -- A call of count_changes takes four times as long.
             INSERT INTO process_counts (namespace, status_before, status_after, process_count)
             VALUES ((v_moves[1]).namespace, (v_moves[1]).status_before, (v_moves[1]).status_after,
@@ -546,14 +498,6 @@ BEGIN
         ELSE
             PERFORM count_changes(v_moves);
         END IF;
-    END IF;
-
-    IF p_failure IS NOT NULL THEN
-        PERFORM note_failures(
-            array_agg(s.namespace), array_agg(s.process_id), array_agg(v_now),
-            array_agg(p_error_reason[s.item]), array_agg(p_failure[s.item]))
-        FROM unnest(v_steps) AS s
-        WHERE s.outcome = 'break';
     END IF;
 
     RETURN QUERY
@@ -577,21 +521,16 @@ BEGIN
         first_event_id = CASE WHEN s.event_count > 0 THEN s.last_event_id + 1 END,
         event_count = s.event_count
     FROM unnest(v_steps) AS s
-    CROSS JOIN LATERAL (
-        SELECT e.ctid AS task_row
-        FROM tasks e
-        WHERE (e.slot, e.namespace, e.process_id, e.task_id)
-            = (s.slot, s.namespace, s.process_id, s.task_id)
-        OFFSET 0
-    ) e
     LEFT JOIN LATERAL (
-        SELECT n.*
+        SELECT n.task_type, n.attempt_count, n.args, n.caller_context, n.trace_context, n.history_after,
+            n.history_limit, n.history_backward, n.step_timeout, n.scheduled_at, n.first_started_at,
+            n.timer_name, n.has_memos, n.sender, n.tried_for
         FROM tasks n
         WHERE (n.slot, n.namespace, n.process_id, n.task_id)
             = (s.slot, s.namespace, s.process_id, s.next_id)
         OFFSET 0
     ) n ON true
-    WHERE t.ctid = e.task_row
+    WHERE t.ctid = s.task_row
     RETURNING s.item, v_now, s.new_status, s.status_changed_at,
         s.last_event_id + s.event_count,
         CASE WHEN s.outcome <> 'retry' THEN t.reply_to END,
@@ -604,39 +543,61 @@ BEGIN
         n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb, n.timer_name,
         n.has_memos, n.sender, extract(epoch FROM n.tried_for)::double precision;
     GET DIAGNOSTICS v_count = ROW_COUNT;
-    ASSERT v_count = cardinality(v_steps), 'a lease without its task';
+    ASSERT v_count = coalesce(cardinality(v_steps), 0), 'a lease without its task';
 
-    IF v_forgets OR v_broken IS NOT NULL THEN
-        PERFORM forget_memos(ARRAY(
-            SELECT (s.slot, s.namespace, s.process_id)::process_key
+    IF v_forgets OR v_special IS NOT NULL OR 'break' = ANY (p_outcome) THEN
+        IF 'break' = ANY (p_outcome) THEN
+            UPDATE processes p
+            SET status = 'error',
+                previous_status = CASE WHEN p.status = 'error' THEN p.previous_status ELSE p.status END,
+                status_changed_at = s.status_changed_at,
+                detail = coalesce(p_error_message[s.item], ''),
+                corrupted_by = s.task_id,
+                broken_at = v_now,
+                failure_id = make_failure_id(s.namespace, p_error_reason[s.item], p_failure[s.item]),
+                failure_reason = coalesce(p_error_reason[s.item], '')
             FROM unnest(v_steps) AS s
-            WHERE s.has_memos OR s.item = ANY (v_broken)));
-    END IF;
+            WHERE p.ctid = s.process_row AND s.outcome = 'break';
 
-    IF v_special IS NOT NULL THEN
-        IF v_answering IS NOT NULL THEN
-            -- A step that leaves its process as it is ends no task but its own.
-            SELECT settle_replies(
-                v_now, array_agg((s.slot, s.namespace, s.process_id)::process_key),
-                array_agg(CASE WHEN v_changes IS NULL OR s.item <> ALL (v_changes) THEN s.task_id END),
-                false)
-            INTO effects
-            FROM unnest(v_steps) AS s
-            WHERE s.item = ANY (v_answering) AND s.outcome <> 'retry';
-            IF effects IS NOT NULL THEN
-                item := NULL;
-                RETURN NEXT;
-                effects := NULL;
+            IF p_failure IS NOT NULL THEN
+                PERFORM note_failures(
+                    array_agg(s.namespace), array_agg(s.process_id), array_agg(v_now),
+                    array_agg(p_error_reason[s.item]), array_agg(p_failure[s.item]))
+                FROM unnest(v_steps) AS s
+                WHERE s.outcome = 'break';
             END IF;
         END IF;
 
-        IF v_gated IS NOT NULL THEN
-            effects := settle_gates_batch(
-                v_now, p_replica_id, p_starvation_timeout, v_gated, p_slot, p_namespace, p_process_id, v_steps,
-                p_timer_constraints);
-            IF effects IS NOT NULL THEN
-                item := NULL;
-                RETURN NEXT;
+        IF v_forgets OR v_broken IS NOT NULL THEN
+            PERFORM forget_memos(ARRAY(
+                SELECT (s.slot, s.namespace, s.process_id)::process_key
+                FROM unnest(v_steps) AS s));
+        END IF;
+
+        IF v_special IS NOT NULL THEN
+            v_row := NULL;
+            IF v_answering IS NOT NULL THEN
+                -- A step that leaves its process as it is ends no task but its own.
+                SELECT settle_replies(
+                    v_now, array_agg((s.slot, s.namespace, s.process_id)::process_key),
+                    array_agg(CASE WHEN v_changes IS NULL OR s.item <> ALL (v_changes) THEN s.task_id END),
+                    false)
+                INTO v_row.effects
+                FROM unnest(v_steps) AS s
+                WHERE s.item = ANY (v_answering) AND s.outcome <> 'retry'
+                HAVING v_steps IS NOT NULL;
+                IF v_row.effects IS NOT NULL THEN
+                    RETURN NEXT v_row;
+                END IF;
+            END IF;
+
+            IF v_gated IS NOT NULL THEN
+                v_row.effects := settle_gates_batch(
+                    v_now, p_replica_id, p_starvation_timeout, v_gated, p_slot, p_namespace, p_process_id, v_steps,
+                    p_timer_constraints);
+                IF v_row.effects IS NOT NULL THEN
+                    RETURN NEXT v_row;
+                END IF;
             END IF;
         END IF;
     END IF;

@@ -1,5 +1,5 @@
--- Changes the timers of a batch's processes that have named ones, or get them, before settle_tasks looks at the
--- queues: those that a step sets or unsets are cancelled, new ones inserted (insert_timers). A step says by p_timer
+-- Changes the timers of a batch's processes that have named ones, or get them, or are in error, before settle_tasks
+-- looks at the queues: those that a step sets or unsets are cancelled, new ones inserted (insert_timers). A step says by p_timer
 -- and its columns what becomes of the timer without a name, and by p_timers of those with one (read_timer_changes).
 -- A repair that succeeds and says nothing about the timer that broke the process sets that timer again, due now.
 -- Locks: none of its own; settle_tasks has locked the processes. With constraints, as constrain_tasks.
