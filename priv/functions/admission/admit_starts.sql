@@ -23,7 +23,7 @@ CREATE FUNCTION admit_starts(
     p_expires_after    double precision[],
     p_sender           json[]
 )
-RETURNS TABLE (LIKE admitted_start)
+RETURNS SETOF admitted_start
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
@@ -33,7 +33,8 @@ DECLARE
     v_task_ids  bigint[];  -- by item; null where the process was there before
     v_tokens    bigint[];
     v_created   integer;
-    v_run_count integer := 0;
+    v_run_count integer;
+    v_item      integer;
     v_is_locked boolean[];
     v_is_known  boolean[];  -- created, and taken back: an answer was left under its key
     v_known     record;
@@ -41,12 +42,7 @@ DECLARE
 BEGIN
     FOR n IN 1 .. v_size LOOP
         v_task_ids[n] := nextval('task_ids');
-        IF p_run[n] THEN
-            v_tokens[n] := nextval('lease_tokens');
-            v_run_count := v_run_count + 1;
-        ELSE
-            v_tokens[n] := NULL;
-        END IF;
+        v_tokens[n] := CASE WHEN p_run[n] THEN nextval('lease_tokens') END;
     END LOOP;
 
     INSERT INTO processes (
@@ -80,8 +76,7 @@ BEGIN
             AND p.init_task_id = i.task_id;
     END IF;
 
-    admitted_at := v_now;
-    IF v_created > 0 AND cardinality(array_remove(p_idempotency_key, NULL)) > 0 THEN
+    IF p_idempotency_key IS NOT NULL AND v_created > 0 THEN
         -- After the insertion, since that waits for a concurrent removal of the process. A plain
         -- statement checks first: usually there is nothing to do, and a loop costs twice as much.
         SELECT array_agg(i.item)
@@ -97,47 +92,46 @@ BEGIN
                 = (i.namespace, i.process_id, i.idempotency_key)
             LIMIT 1
         ) IS NOT NULL;
-    END IF;
-    IF v_repeated IS NOT NULL THEN
-        FOR v_known IN
-            SELECT i.item, i.slot, i.namespace, i.process_id,
-                a.fingerprint = i.fingerprint AND a.task_type = 'init' AS is_same, a.task_id,
-                a.task_type, a.status, a.response, a.error_code, a.error_reason, a.error_message,
-                a.error_rejected, a.error_metadata
-            FROM (
-                SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
-                    unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
-                    unnest(p_idempotency_key) AS idempotency_key,
-                    unnest(p_fingerprint) AS fingerprint, unnest(v_task_ids) AS created_task_id
-            ) i
-            CROSS JOIN LATERAL find_reply(i.namespace, i.process_id, i.idempotency_key) a
-            WHERE i.item = ANY (v_repeated) AND i.created_task_id IS NOT NULL
-        LOOP
-            DELETE FROM processes p
-            WHERE (p.slot, p.namespace, p.process_id)
-                = (v_known.slot, v_known.namespace, v_known.process_id);
-            v_created := v_created - 1;
-            v_task_ids[v_known.item] := NULL;
-            v_tokens[v_known.item] := NULL;
-            v_is_known[v_known.item] := true;
-            item := v_known.item;
-            verdict := CASE WHEN v_known.is_same THEN 'duplicate' ELSE 'key_reused' END;
-            IF v_known.is_same THEN
-                SELECT v_known.task_id, v_known.task_type, v_known.status, v_known.response,
-                    v_known.error_code, v_known.error_reason, v_known.error_message,
-                    v_known.error_rejected, v_known.error_metadata
-                INTO task_id, task_type, task_status, response, error_code, error_reason,
-                    error_message, error_rejected, error_metadata;
-            END IF;
-            RETURN NEXT;
-            task_id := NULL; task_status := NULL; response := NULL; error_code := NULL;
-            error_reason := NULL; error_message := NULL; error_rejected := NULL;
-            error_metadata := NULL;
-        END LOOP;
+
+        IF v_repeated IS NOT NULL THEN
+            FOR v_known IN
+                SELECT i.item, i.slot, i.namespace, i.process_id,
+                    a.fingerprint = i.fingerprint AND a.task_type = 'init' AS is_same, a.task_id,
+                    a.task_type, a.status, a.response, a.error_code, a.error_reason, a.error_message,
+                    a.error_rejected, a.error_metadata
+                FROM (
+                    SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                        unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                        unnest(p_idempotency_key) AS idempotency_key,
+                        unnest(p_fingerprint) AS fingerprint, unnest(v_task_ids) AS created_task_id
+                ) i
+                CROSS JOIN LATERAL find_reply(i.namespace, i.process_id, i.idempotency_key) a
+                WHERE i.item = ANY (v_repeated) AND i.created_task_id IS NOT NULL
+            LOOP
+                DELETE FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id)
+                    = (v_known.slot, v_known.namespace, v_known.process_id);
+                v_created := v_created - 1;
+                v_task_ids[v_known.item] := NULL;
+                v_tokens[v_known.item] := NULL;
+                v_is_known[v_known.item] := true;
+                IF v_known.is_same THEN
+                    RETURN NEXT (
+                        v_known.item, 'duplicate', v_now, v_known.task_id, NULL, v_known.task_type,
+                        v_known.status, v_known.response, v_known.error_code, v_known.error_reason,
+                        v_known.error_message, v_known.error_rejected, v_known.error_metadata,
+                        NULL)::admitted_start;
+                ELSE
+                    RETURN NEXT (
+                        v_known.item, 'key_reused', v_now, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                        NULL, NULL, NULL)::admitted_start;
+                END IF;
+            END LOOP;
+        END IF;
     END IF;
 
     IF v_created > 0 THEN
-        IF p_namespace[1] = ALL (p_namespace) THEN
+        IF v_size = 1 OR p_namespace[1] = ALL (p_namespace) THEN
             INSERT INTO process_counts (namespace, status_after, process_count)
             VALUES (p_namespace[1], 'init', v_created);
         ELSE
@@ -178,7 +172,7 @@ BEGIN
         WHERE i.task_id IS NOT NULL;
     END IF;
 
-    IF v_run_count > 0 THEN
+    IF true = ANY (p_run) THEN
         INSERT INTO running (
             slot, namespace, process_id, task_id, task_type, attempt, token, replica_id,
             leased_at, expires_at
@@ -191,9 +185,10 @@ BEGIN
                 unnest(v_tokens) AS token, unnest(p_expires_after) AS expires_after
         ) i
         WHERE i.token IS NOT NULL;
+        GET DIAGNOSTICS v_run_count = ROW_COUNT;
     END IF;
 
-    IF v_run_count < v_size THEN
+    IF v_created > coalesce(v_run_count, 0) THEN
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
         )
@@ -206,14 +201,11 @@ BEGIN
         WHERE i.task_id IS NOT NULL AND i.token IS NULL;
     END IF;
 
-    verdict := 'accepted';
-    task_type := 'init';
     FOR n IN 1 .. v_size LOOP
         IF v_task_ids[n] IS NOT NULL THEN
-            item := n;
-            task_id := v_task_ids[n];
-            token := v_tokens[n];
-            RETURN NEXT;
+            RETURN NEXT (
+                n, 'accepted', v_now, v_task_ids[n], v_tokens[n], 'init', NULL, NULL, NULL, NULL, NULL, NULL,
+                NULL, NULL)::admitted_start;
         END IF;
     END LOOP;
 
@@ -222,7 +214,7 @@ BEGIN
     END IF;
 
     -- Some exist already, or their namespace does not. Lock them, then look with a new snapshot.
-    FOR item IN
+    FOR v_item IN
         SELECT i.item
         FROM (
             SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
@@ -234,7 +226,7 @@ BEGIN
         ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p
     LOOP
-        v_is_locked[item] := true;
+        v_is_locked[v_item] := true;
     END LOOP;
 
     RETURN QUERY

@@ -262,7 +262,11 @@ def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[A
     if "led_by" in wanted:
         columns["led_by"] = [request.led_by for request in requests]
         columns["options"] = [options_text(request.job_options) for request in requests]
-    return columns
+    # An array of nulls costs PostgreSQL as much as one of values.
+    return {
+        name: None if column is None or column.count(None) == len(column) else column
+        for name, column in columns.items()
+    }
 
 
 def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Process:
