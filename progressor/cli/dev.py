@@ -124,7 +124,7 @@ async def _show(
     address = reachable(engine.addresses[0])
     if own is not None:
         console.print(Text(f"TLS with certificates in {own.directory}, deleted at the end"))
-    client_tls = None if own is None else own.client
+    client_tls = None if own is None or address.startswith("unix:") else own.client
     served = {} if own is None else own.served
     async with _serving(scenario.processor, *scenario.others, **served) as target:
         reached = functools.partial(

@@ -108,7 +108,9 @@ class Server:
     drain_timeout: Annotated[dt.timedelta, Meta(ge=0, le=3600)] = setting(
         dt.timedelta(seconds=20), "time for running steps to settle when the engine stops"
     )
-    tls_certificate: Path | None = setting(None, "PEM file of the certificate chain; empty: no TLS")
+    tls_certificate: Path | None = setting(
+        None, "PEM file of the certificate chain; empty: no TLS, as always with unix sockets"
+    )
     tls_key: Path | None = setting(None, "PEM file of the certificate's private key")
     tls_client_ca: Path | None = setting(
         None,
@@ -167,8 +169,8 @@ class Server:
         if self.tls_client_ca_except and self.tls_client_ca is None:
             raise errors.ConfigError("server.tls_client_ca", f"must be given if {key} is")
         for address in self.tls_client_ca_except:
-            if address not in self.bind or address.endswith(":0"):
-                words = f"must be addresses of server.bind with a port, got {address!r}"
+            if address not in self.bind or address.endswith(":0") or address.startswith("unix:"):
+                words = f"must be addresses host:port of server.bind, with a port, got {address!r}"
                 raise errors.ConfigError(key, words)
 
 

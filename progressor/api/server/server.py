@@ -87,8 +87,12 @@ class Listening:
             raise errors.ConfigError(_MESSAGE_KEY, description)
 
     def credentials(self, address: str) -> grpc.ServerCredentials | None:
-        """Return the credentials of an address; None: no TLS."""
-        if self.tls is None:
+        """Return the credentials of an address; None: no TLS.
+
+        A unix socket has none: its directory says who may connect, and probes without TLS can use
+        it, as those of containers.
+        """
+        if self.tls is None or address.startswith("unix:"):
             return None
         with_clients = self.tls.content.ca is not None and address not in self.tls_client_ca_except
         return server_credentials(self.tls, with_clients=with_clients)

@@ -41,7 +41,7 @@ class Tls:
         certificate: A certificate of the client, with its chain, for servers that ask for one.
         key: The key of the certificate.
         server_name: The name that the server's certificate must have, if it is not that of the
-            target, as with a unix socket.
+            target.
     """
 
     ca: FilePath | None = None

@@ -64,22 +64,24 @@ async def is_let_in(address: str, files: TlsFiles) -> bool:
     return True
 
 
-async def test_only_clients_with_a_certificate_get_in_but_at_an_exempt_address(
-    pki: Pki,
+async def test_only_clients_with_a_certificate_get_in_but_at_exempt_addresses_and_sockets(
+    pki: Pki, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         exempt = f"127.0.0.1:{free.getsockname()[1]}"
     listening = Listening(
-        bind=("127.0.0.1:0", exempt),
+        bind=("127.0.0.1:0", exempt, f"unix:{tmp_path}/engine.sock"),
         tls=loaded(pki.issue("server")),
         tls_client_ca_except=(exempt,),
     )
     certified, anonymous = pki.issue("client"), TlsFiles(ca=pki.ca)
 
-    async with serving(listening) as (address, _):
+    async with serving(listening) as (address, _, path):
         assert await is_let_in(address, certified)
         assert not await is_let_in(address, anonymous)
         assert await is_let_in(exempt, anonymous)
+        async with Client(path, namespace="orders", codec=BYTES) as local:
+            assert (await local.call("1", b"hello")).response == b"hello"
 
 
 @pytest.mark.parametrize(
