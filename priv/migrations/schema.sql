@@ -47,6 +47,7 @@ CREATE TABLE progressor.bulk_items (
     ended_at timestamp with time zone,
     follow boolean NOT NULL DEFAULT false,
     attempt_count integer NOT NULL DEFAULT 0,
+    broken_token bigint,
     CONSTRAINT bulk_items_pkey PRIMARY KEY (operation_id, item),
     CONSTRAINT bulk_items_result_check CHECK ((result = ANY (ARRAY['done'::text, 'skipped'::text, 'failed'::text])))
 ) WITH (

@@ -112,8 +112,9 @@ async def test_items_that_are_added_meanwhile_are_applied_too(
     assert broken_invariants(observer) == {}
 
 
+@pytest.mark.parametrize("step", [-HOUR, HOUR], ids=["back", "forward"])
 async def test_what_was_skipped_is_taken_up_again_and_nothing_else(
-    store: Store, bulks: Bulks
+    store: Store, bulks: Bulks, step: dt.timedelta
 ) -> None:
     name = (await started(store, bulks, broken=2, follow=True)).operation_id
     await bulks.match(name)
@@ -121,7 +122,7 @@ async def test_what_was_skipped_is_taken_up_again_and_nothing_else(
     key = process_key("orders", first.process_id)
     await store.recover(key, retries=True)
     [again] = await store.claim_due()
-    store.clock.advance(HOUR)
+    store.clock.advance(step)
     await store.settled(again.task, BROKEN)
 
     await bulks.apply(await bulks.get(name), limit=9)

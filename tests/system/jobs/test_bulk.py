@@ -150,6 +150,25 @@ async def test_a_cancellation_ends_one_task_of_each(env: Env) -> None:
     await env.client.await_task("p0", task_id=behind.task_id)
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "allowed"),
+    [
+        (BulkKind.RETRY, RUNNING, "error"),
+        (BulkKind.NOTIFY, ERROR, "init or running"),
+        (BulkKind.CANCEL, FINISHED, "init or running or error"),
+        (BulkKind.TERMINATE, FINISHED, "init or running or error"),
+    ],
+)
+async def test_statuses_that_can_never_take_an_operation_are_refused(
+    env: Env, kind: BulkKind, status: ProcessStatus, allowed: str
+) -> None:
+    words = f"filter.statuses: must be {allowed} for {kind}, got {status}"
+    with pytest.raises(errors.InvalidRequestError, match=words):
+        await env.client.bulk.preview(kind, statuses=[status])
+    with pytest.raises(errors.InvalidRequestError, match=words):
+        await env.client.bulk.start(kind, statuses=[status], reason="why")
+
+
 @pytest.mark.parametrize("everywhere", [False, True])
 async def test_args_are_bounded_as_those_of_a_single_request(
     replica: Replica, everywhere: bool

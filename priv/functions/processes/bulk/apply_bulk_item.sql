@@ -19,6 +19,11 @@ BEGIN
     IF v_process.corrupted_by IS DISTINCT FROM p_item.broken_by
         OR (v_process.status = 'error' AND v_process.broken_at IS DISTINCT FROM p_item.broken_at)
         OR (v_process.status <> 'error' AND p_item.broken_at IS NOT NULL)
+        OR p_item.broken_token <> (
+            SELECT t.token
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (p_item.slot, p_item.namespace, p_item.process_id, p_item.broken_by) AND t.status = 'error')
     THEN
         v_applied.reason := 'PROCESS_CHANGED';
         RETURN v_applied;

@@ -47,9 +47,17 @@ BEGIN
             p_limit, p_examined_max) p
     ),
     matched AS (
-        SELECT p.*, CASE WHEN v_bulk.kind = 'cancel' THEN
+        SELECT p.*, b.token AS broken_token, CASE WHEN v_bulk.kind = 'cancel' THEN
             find_cancellable(p.slot, p.namespace, p.process_id) END AS task_id
         FROM page p
+        -- No row: none has broken it, or it runs again.
+        LEFT JOIN LATERAL (
+            SELECT t.token
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (p.slot, p.namespace, p.process_id, p.corrupted_by) AND t.status = 'error'
+            OFFSET 0
+        ) b ON true
         WHERE p.namespace <> p_namespace AND p.status IS NOT NULL
             AND CASE
                 WHEN v_bulk.follow THEN NOT EXISTS (
@@ -57,7 +65,8 @@ BEGIN
                     FROM bulk_items i
                     WHERE i.operation_id = p_operation_id AND i.init_task_id = p.init_task_id
                         AND i.follow
-                        AND (i.result IS DISTINCT FROM 'skipped' OR i.broken_at = p.broken_at)
+                        AND (i.result IS DISTINCT FROM 'skipped'
+                            OR (i.broken_at = p.broken_at AND coalesce(i.broken_token = b.token, true)))
                 )
                 ELSE (
                     SELECT CASE
@@ -81,14 +90,15 @@ BEGIN
     ),
     added AS (
         INSERT INTO bulk_items (
-            operation_id, item, slot, namespace, process_id, init_task_id, broken_by, broken_at, task_id,
-            follow
+            operation_id, item, slot, namespace, process_id, init_task_id, broken_by, broken_at,
+            broken_token, task_id, follow
         )
         SELECT p_operation_id,
             v_bulk.matched_count + row_number() OVER (
                 ORDER BY m.created_at DESC, m.namespace COLLATE "C" DESC, m.process_id COLLATE "C" DESC),
             m.slot, m.namespace, m.process_id, m.init_task_id,
-            CASE WHEN m.status = 'error' THEN m.corrupted_by END, m.broken_at, m.task_id, v_bulk.follow
+            CASE WHEN m.status = 'error' THEN m.corrupted_by END, m.broken_at, m.broken_token,
+            m.task_id, v_bulk.follow
         FROM matched m
         WHERE v_bulk.kind <> 'cancel' OR m.task_id < v_began_by OR (v_bulk.follow AND m.task_id IS NOT NULL)
         RETURNING 1
