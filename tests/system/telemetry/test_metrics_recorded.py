@@ -57,7 +57,10 @@ OF_JOBS = (
     "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "upkeep_nodes",
     "schedule_runs", "schedule_lateness",
 )  # fmt: skip
-LAZY = (*HEALTHY, *OF_JOBS, "bulk_processes", "bulks_ended", "zombie_collection", "spans")
+OF_TLS = ("tls_reloads", "tls_certificate_expires_at")
+LAZY = (
+    *HEALTHY, *OF_JOBS, *OF_TLS, "bulk_processes", "bulks_ended", "zombie_collection", "spans",
+)  # fmt: skip
 """What may have no values at all."""
 
 
