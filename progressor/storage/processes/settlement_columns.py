@@ -78,7 +78,7 @@ def columns(batch: Sequence[_Item]) -> Columns:
     settlements = [entry.settlement for entry in batch]
     intents = [s.intent if isinstance(s, Finish) else _NO_INTENT for s in settlements]
     keys = [entry.key for entry in batch]
-    retries = [s if isinstance(s, Retry) else None for s in settlements]
+    kinds = set(map(type, settlements))
     return {
         "slot": [key.slot for key in keys],
         "namespace": [key.namespace for key in keys],
@@ -91,13 +91,10 @@ def columns(batch: Sequence[_Item]) -> Columns:
             aux_state=[intent.aux_state for intent in intents],
             metadata=[_metadata(intent) for intent in intents],
             result=[i.action.result if isinstance(i.action, Complete) else None for i in intents],
-            retry_after=[r and r.delay.total_seconds() for r in retries],
-            attempt_count=[r and r.attempt_count for r in retries],
-            tried_for=[r and r.tried_for.total_seconds() for r in retries],
-            cancels=[(isinstance(s, Break) and s.cancels) or None for s in settlements],
             state_version=[intent.state_version or None for intent in intents],
         ),
-        **_error_columns(batch),
+        **(_retry_columns(settlements) if Retry in kinds else {}),
+        **(_error_columns(batch) if kinds != {Finish} else {}),
         **_timer_columns(batch, intents),
         **_event_columns(intents),
         **(_message_columns(batch) if any(map(messages_of, settlements)) else {}),
@@ -106,6 +103,15 @@ def columns(batch: Sequence[_Item]) -> Columns:
 
 def _sparse(**columns: list[Any]) -> Columns:
     return {name: it for name, it in columns.items() if it.count(None) < len(it)}
+
+
+def _retry_columns(settlements: Sequence[Settlement]) -> Columns:
+    retries = [s if isinstance(s, Retry) else None for s in settlements]
+    return {
+        "retry_after": [r and r.delay.total_seconds() for r in retries],
+        "attempt_count": [r and r.attempt_count for r in retries],
+        "tried_for": [r and r.tried_for.total_seconds() for r in retries],
+    }
 
 
 def _outcome(settlement: Settlement) -> str:
@@ -134,7 +140,13 @@ def _error_columns(batch: Sequence[_Item]) -> Columns:
     if not any(failures):
         return {}
     return {
-        **_sparse(failure=[_failure(entry) for entry in batch]),
+        **_sparse(
+            failure=[_failure(entry) for entry in batch],
+            cancels=[
+                (isinstance(entry.settlement, Break) and entry.settlement.cancels) or None
+                for entry in batch
+            ],
+        ),
         "error_code": [error and error.code for error in failures],
         "error_reason": [error and error.reason for error in failures],
         "error_message": [error and error.message for error in failures],
