@@ -32,6 +32,31 @@ CREATE SEQUENCE progressor.replica_ids AS bigint;
 
 CREATE SEQUENCE progressor.task_ids AS bigint;
 
+CREATE TABLE progressor.access_bindings (
+    principal text NOT NULL,
+    role text NOT NULL,
+    namespace text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    CONSTRAINT access_bindings_pkey PRIMARY KEY (principal, role, namespace)
+);
+
+CREATE TABLE progressor.access_revision (
+    revision bigint NOT NULL
+);
+
+CREATE TABLE progressor.access_tokens (
+    token_id text NOT NULL,
+    name text NOT NULL,
+    secret_hash bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    CONSTRAINT access_tokens_pkey PRIMARY KEY (token_id)
+);
+
 CREATE TABLE progressor.bulk_items (
     operation_id text NOT NULL,
     item bigint NOT NULL,

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 from progressor.api.calls import page_tokens
 from progressor.api.calls.filters import FILTER
 from progressor.api.calls.servicer import Servicer, reading
-from progressor.api.calls.traces import CallContext, trace_context_of
+from progressor.api.calls.traces import CallContext, caller_of, trace_context_of
 from progressor.api.calls.validation import Id, PageSize, check_id, read_payload, text_of
+from progressor.api.guard.rules import RULES
+from progressor.domain.access.rights import Right
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
 from progressor.domain.processes.process import EXACT_MAX_DEFAULT, ProcessStatus
 from progressor.domain.views.bulk import (
@@ -176,6 +178,8 @@ class BulkServicer(Servicer):
         self, message: pb.StartBulkRequest, context: CallContext
     ) -> pb.StartBulkResponse:
         request = start_from_wire(message, context=PAYLOAD_BYTES_CEILING)
+        if author := caller_of(context).principal.name:
+            request = dataclasses.replace(request, author=author)
         await self._check_namespace(request.filter)
         await self._check_args(request)
         bulk, is_known = await self._backend().bulk_control.start(
@@ -184,22 +188,23 @@ class BulkServicer(Servicer):
         return pb.StartBulkResponse(operation=operation_to_wire(bulk), deduplicated=is_known)
 
     @reading(get_from_wire)
-    async def get_bulk(self, asked: Get, _: CallContext) -> pb.GetBulkResponse:
+    async def get_bulk(self, asked: Get, context: CallContext) -> pb.GetBulkResponse:
         bulks = self._backend().bulk_control.bulks
-        bulk = await bulks.get(asked.operation_id)
+        bulk = await self._operation("GetBulk", asked.operation_id, context)
         if asked.count_outcomes:
             bulk = await bulks.count_outcomes(bulk)
         return pb.GetBulkResponse(operation=operation_to_wire(bulk))
 
     @reading(stop_from_wire)
-    async def stop_bulk(self, asked: Stop, _: CallContext) -> pb.StopBulkResponse:
+    async def stop_bulk(self, asked: Stop, context: CallContext) -> pb.StopBulkResponse:
+        await self._operation("StopBulk", asked.operation_id, context)
         bulk = await self._backend().bulk_control.stop(asked.operation_id, asked.reason)
         _log.info("bulk operation stopped", extra={"operation_id": asked.operation_id})
         return pb.StopBulkResponse(operation=operation_to_wire(bulk))
 
     @reading(list_from_wire)
     async def list_bulks(
-        self, asked: page_tokens.Listing[Any], _: CallContext
+        self, asked: page_tokens.Listing[Any], context: CallContext
     ) -> pb.ListBulksResponse:
         found = await self._backend().bulk_control.bulks.list(
             after=asked.after, limit=asked.limit + 1
@@ -207,15 +212,28 @@ class BulkServicer(Servicer):
         page, token = page_tokens.BULKS.page(
             found, asked.limit, lambda it: (it.created_at, it.operation_id)
         )
-        return pb.ListBulksResponse(operations=map(operation_to_wire, page), next_page_token=token)
+        caller = caller_of(context)
+        seen = [it for it in page if caller.may(Right.READ, it.filter.namespace)]
+        return pb.ListBulksResponse(operations=map(operation_to_wire, seen), next_page_token=token)
 
     @reading(results_from_wire)
-    async def list_bulk_results(self, asked: Results, _: CallContext) -> pb.ListBulkResultsResponse:
+    async def list_bulk_results(
+        self, asked: Results, context: CallContext
+    ) -> pb.ListBulkResultsResponse:
+        await self._operation("ListBulkResults", asked.operation_id, context)
         found = await self._backend().bulk_control.bulks.items(
             asked.operation_id, failed=asked.failed, after=asked.after, limit=asked.limit + 1
         )
         page, token = page_tokens.BULK_ITEMS.page(found, asked.limit, lambda it: it.item)
         return pb.ListBulkResultsResponse(results=map(_item_to_wire, page), next_page_token=token)
+
+    async def _operation(self, rpc: str, operation_id: str, context: CallContext) -> BulkOperation:
+        """Return an operation, if the caller has the right to it where its processes are."""
+        bulk = await self._backend().bulk_control.bulks.get(operation_id)
+        right = RULES[rpc].right
+        assert right is not None, "operations are not for everybody"
+        caller_of(context).require(rpc, right, bulk.filter.namespace)
+        return bulk
 
     async def _check_namespace(self, processes: ProcessFilter) -> None:
         if processes.namespace:

@@ -13,7 +13,7 @@ from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Servicer, reading
-from progressor.api.calls.traces import CallContext
+from progressor.api.calls.traces import CallContext, caller_of
 from progressor.api.calls.validation import (
     NamespaceName,
     at_least_0,
@@ -21,6 +21,8 @@ from progressor.api.calls.validation import (
     check_own_namespace,
     text_of,
 )
+from progressor.api.guard.guard import ANYBODY, Caller
+from progressor.domain.access.rights import Right
 from progressor.domain.processes.namespace import (
     PAYLOAD_BYTES_CEILING,
     HistoryMode,
@@ -202,9 +204,13 @@ def namespace_to_wire(namespace: Namespace) -> pb.Namespace:
     return message
 
 
-def page_to_wire(namespaces: tuple[Namespace, ...], *, page_size: int) -> pb.ListNamespacesResponse:
+def page_to_wire(
+    namespaces: tuple[Namespace, ...], *, page_size: int, caller: Caller = ANYBODY
+) -> pb.ListNamespacesResponse:
+    """Return a page without the namespaces that its reader may not see: it may be short."""
     page, token = page_tokens.NAMESPACES.page(namespaces, page_size, lambda it: it.name)
-    return pb.ListNamespacesResponse(namespaces=map(namespace_to_wire, page), next_page_token=token)
+    seen = [it for it in page if caller.may(Right.READ, it.name)]
+    return pb.ListNamespacesResponse(namespaces=map(namespace_to_wire, seen), next_page_token=token)
 
 
 def _check_mask(paths: Iterable[str], violations: Violations) -> None:
@@ -270,10 +276,10 @@ class NamespaceServicer(Servicer):
 
     @reading(list_from_wire)
     async def list_namespaces(
-        self, asked: Listing[str], _: CallContext
+        self, asked: Listing[str], context: CallContext
     ) -> pb.ListNamespacesResponse:
         found = await self._backend().namespaces.list(after=asked.after, limit=asked.limit + 1)
-        return page_to_wire(found, page_size=asked.limit)
+        return page_to_wire(found, page_size=asked.limit, caller=caller_of(context))
 
     @reading(name_from_wire)
     async def delete_namespace(self, name: str, _: CallContext) -> pb.DeleteNamespaceResponse:
@@ -282,16 +288,19 @@ class NamespaceServicer(Servicer):
         return pb.DeleteNamespaceResponse()
 
     @reading(pausing_from_wire)
-    async def pause_namespace(self, asked: Pausing, _: CallContext) -> pb.PauseNamespaceResponse:
+    async def pause_namespace(
+        self, asked: Pausing, context: CallContext
+    ) -> pb.PauseNamespaceResponse:
+        author = caller_of(context).principal.name or asked.author
         found = await self._backend().namespaces.pause(
             [asked.name],
             reason=asked.reason,
-            author=asked.author,
+            author=author,
             refuses_requests=asked.refuse_requests,
         )
         if not found:
             raise errors.NamespaceNotFoundError(asked.name)
-        _log.info("namespace paused", extra={"namespace": asked.name, "author": asked.author})
+        _log.info("namespace paused", extra={"namespace": asked.name, "author": author})
         return pb.PauseNamespaceResponse(namespace=namespace_to_wire(found[0]))
 
     @reading(name_from_wire)

@@ -9,7 +9,9 @@ from typing import Annotated
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Backend, LogLevels, Servicer, reading
-from progressor.api.calls.traces import CallContext
+from progressor.api.calls.traces import CallContext, caller_of
+from progressor.api.guard.guard import ANYBODY, Caller
+from progressor.domain.access.rights import Right
 from progressor.domain.views.activity import Activity, NamespaceQueue, even_share
 from progressor.domain.views.replica import (
     LOADS_MAX,
@@ -69,22 +71,22 @@ def page_to_wire(replicas: tuple[ReplicaView, ...], *, page_size: int) -> pb.Lis
     return pb.ListReplicasResponse(replicas=map(replica_to_wire, page), next_page_token=token)
 
 
-def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
-    """Return the activity as a message, cut to what one response may hold."""
+def activity_to_wire(activity: Activity, *, caller: Caller = ANYBODY) -> pb.GetActivityResponse:
+    """Return what a caller may see of the activity, cut to what one response may hold."""
     facts, counts = activity.facts, activity.counts
     share = even_share([len(it.loads or ()) for it in facts.replicas.values()], LOADS_SENT_MAX)
     replicas = sorted(facts.replicas.values(), key=lambda it: it.replica_id)
     return pb.GetActivityResponse(
         read_at=wire.datetime_to_timestamp(facts.read_at),
-        replicas=[_replica(it, share) for it in replicas],
-        queues=map(_QUEUE.message, counts.queues),
+        replicas=[_replica(it, share, caller) for it in replicas],
+        queues=[_QUEUE.message(it) for it in counts.queues if caller.may(Right.READ, it.namespace)],
         queues_age=None if counts.age is None else wire.timedelta_to_duration(counts.age),
         uncounted_namespace_count=counts.left_out_count,
         exact_below=counts.exact_below,
     )
 
 
-def _replica(replica: ReplicaView, share: int) -> pb.ReplicaActivity:
+def _replica(replica: ReplicaView, share: int, caller: Caller) -> pb.ReplicaActivity:
     loads = replica.loads or {}
     is_whole = replica.loads is not None and len(loads) < LOADS_MAX and len(loads) <= share
     return pb.ReplicaActivity(
@@ -98,7 +100,11 @@ def _replica(replica: ReplicaView, share: int) -> pb.ReplicaActivity:
         step_count=replica.step_count,
         caller_count=replica.caller_count,
         # Those that matter most came first with the heartbeat, and still do.
-        namespaces=[_namespace(name, loads[name]) for name in itertools.islice(loads, share)],
+        namespaces=[
+            _namespace(name, loads[name])
+            for name in itertools.islice(loads, share)
+            if caller.may(Right.READ, name)
+        ],
         is_partial=not is_whole,
     )
 
@@ -125,8 +131,9 @@ class ReplicaServicer(Servicer):
         return page_to_wire(found, page_size=asked.limit)
 
     @reading(lambda _: None)
-    async def get_activity(self, _message: None, _: CallContext) -> pb.GetActivityResponse:
-        return activity_to_wire(await self._backend().activities.read())
+    async def get_activity(self, _message: None, context: CallContext) -> pb.GetActivityResponse:
+        activity = await self._backend().activities.read()
+        return activity_to_wire(activity, caller=caller_of(context))
 
     @reading(log_change_from_wire)
     async def set_log_level(self, change: LogChange, _: CallContext) -> pb.SetLogLevelResponse:

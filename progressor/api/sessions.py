@@ -32,6 +32,7 @@ from progressor.api.calls.interceptors import (
 from progressor.api.calls.malformed import Malformed, deserializer
 from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.status import RichStatus
+from progressor.api.guard.callers import Credentials
 from progressor.clock import Clock
 from progressor.internal.v1 import frames_pb2
 from progressor.wire import fields as wire
@@ -73,7 +74,10 @@ class Kind(NamedTuple):
 class Call:
     """One call in flight; what its method sees of it is a `CallContext`."""
 
-    __slots__ = ("_clock", "_ends_at", "_sent", "_trace", "call_id", "caller", "task", "timer")
+    __slots__ = (
+        "_clock", "_ends_at", "_sent", "_trace",
+        "call_id", "caller", "credentials", "task", "timer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -82,9 +86,10 @@ class Call:
         ends_at: float | None,
         trace: Sequence[tuple[str, str | bytes]],
         caller: Hashable = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.call_id, self._clock, self._ends_at, self._trace = call_id, clock, ends_at, trace
-        self.caller = caller
+        self.caller, self.credentials = caller, credentials
         self._sent: list[Callable[[], None]] = []
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -121,6 +126,7 @@ class Session:
         self._context, self._sessions = context, sessions
         self._caller = _connection_of(context)
         self._interceptor, self._clock = sessions.interceptor, sessions.clock
+        self._credentials = self._interceptor.credentials_of(context)
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
@@ -238,7 +244,7 @@ class Session:
         trace = tuple(raw.trace_context.items()) if raw.trace_context else ()
         ends_at = None if timeout is None else now + timeout
         call = self._calls[raw.call_id] = Call(
-            raw.call_id, self._clock, ends_at, trace, self._caller
+            raw.call_id, self._clock, ends_at, trace, self._caller, self._credentials
         )
         call.task = self._group.create_task(
             self._serve(call, kind, field, getattr(raw, field)), name="session call"

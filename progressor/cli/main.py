@@ -62,10 +62,12 @@ def build_app(*, explained: Collection[str] | None = ()) -> App:
     )
     for group, commands in _COMMANDS.items():
         _add(app, commands, explained, group=group)
+    families = {"": app}
     for name, (group, summary, commands) in _FAMILIES.items():
-        family = App(name, help=summary, group=group, help_epilogue="")
-        _add(family, commands, explained)
-        app.command(family)
+        above, _, word = name.rpartition(" ")
+        families[name] = App(word, help=summary, group=group, help_epilogue="")
+        _add(families[name], commands, explained)
+        families[above].command(families[name])
     return app
 
 
@@ -174,19 +176,34 @@ _SCHEDULE_COMMANDS = (
     ("backfill", "schedules.schedules:backfill", "Run the instants of a past period."),
     ("delete", "schedules.schedules:delete", "Delete a schedule."),
 )
+_ACCESS_COMMANDS = (
+    ("init", "engine.access:init", "Create the first administrator, in the database."),
+    ("whoami", "engine.access:whoami", "Print who the engine takes you for."),
+    ("why", "engine.access:why", "Say whether a request would be served."),
+    ("grant", "engine.access:grant", "Give a role to a principal."),
+    ("revoke", "engine.access:revoke", "Take a role back."),
+    ("list", "engine.access:list_bindings", "Print who has which role."),
+)
+_TOKEN_COMMANDS = (
+    ("create", "engine.access:create_token", "Create an API token, and print it once."),
+    ("list", "engine.access:list_tokens", "Print the API tokens."),
+    ("revoke", "engine.access:revoke_token", "Revoke an API token."),
+)
 
 _BULK = (
     "Change all processes that match a filter: print how many match, ask, start, and watch until "
     "the end. Ctrl-C leaves the operation running."
 )
 _FAMILIES = {
+    "access": ("Engine", "Control who may do what.", _ACCESS_COMMANDS),
+    "access token": ("Tokens", "Create and revoke API tokens.", _TOKEN_COMMANDS),
     "bulk": ("Processes", _BULK, _BULK_COMMANDS),
     "namespace": ("Namespaces", "Create, change and print namespaces.", _NAMESPACE_COMMANDS),
     "gate": ("Namespaces", "Print and set gates, which limit concurrency.", _GATE_COMMANDS),
     "job": ("Jobs", "Submit, watch and retry jobs, graphs of processes.", _JOB_COMMANDS),
     "schedule": ("Jobs", "Create, print and control schedules.", _SCHEDULE_COMMANDS),
 }
-"""Commands of two words: their group and summary, and the second words."""
+"""Commands of several words: their group and summary, and the last words."""
 
 
 def _shown_default(value: object) -> str | None:

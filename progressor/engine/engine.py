@@ -110,6 +110,7 @@ class Engine:
             tracing=self._telemetry.tracing,
             metrics=self.metrics,
             clock=clock,
+            access_controlled=config.access.enabled,
             listening=Listening(
                 bind=config.server.bind,
                 message_bytes_max=config.server.message_bytes_max,
@@ -283,7 +284,7 @@ class Engine:
             loop=asyncio.get_running_loop(),
             load=wiring.load,
             report=functools.partial(self._take_report, wiring),
-            hear=wiring.namespaces.pauses.heartbeat,
+            hear=wiring.hear,
         )
 
     def _take_report(self, wiring: Wiring, report: Report) -> None:

@@ -37,6 +37,7 @@ from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.running_steps import RunningSteps
 from progressor.runtime.step.step import Steps
+from progressor.runtime.upkeep.access import AccessWatch
 from progressor.runtime.upkeep.counts import CountScan
 from progressor.runtime.upkeep.pauses import PauseWatch
 from progressor.runtime.upkeep.scans import (
@@ -48,6 +49,7 @@ from progressor.runtime.upkeep.scans import (
 )
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.config import Config
+from progressor.storage.access.access import Access
 from progressor.storage.commit.group_commit import CommitContext, Waiting
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
@@ -64,6 +66,7 @@ from progressor.storage.processes.processes import Processes, Retention
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
 from progressor.storage.replicas.counts import Counts
+from progressor.storage.replicas.heartbeats import Heard
 from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
@@ -150,6 +153,7 @@ class Wiring:
         self._claims = Claims(self._front, step_grace=config.replica.step_grace)
         self._results = Results(self._front)
         self._schedules = Schedules(self._front)
+        self._access = Access(self._front)
 
     def _build_effects(self) -> None:
         context = self.context
@@ -239,6 +243,7 @@ class Wiring:
             counts=Counts(self._front, self._dsn),
             failures=Failures(self._front),
             processor_credentials=frozenset(self._credentials),
+            access=self._access,
         )
 
     def _build_gauges(self) -> None:
@@ -295,6 +300,11 @@ class Wiring:
             },
         )
 
+    def hear(self, heard: Heard) -> None:
+        """Take in what a heartbeat has read."""
+        self.namespaces.pauses.heartbeat(heard.paused)
+        self._access.heartbeat(heard.access_revision)
+
     def look(self) -> None:
         """See which processors are connected again; the next load reports it."""
         self._processor.reach.look()
@@ -306,10 +316,12 @@ class Wiring:
             group.create_task(self._step_writes.run(), name="step writes"),
             group.create_task(self._processes.run(), name="reads"),
         ]
+        access = AccessWatch(access=self._access, context=self.context)
         self._others = [
             group.create_task(self.replies.run(), name="replies"),
             group.create_task(self._channels.run(), name="channels"),
             group.create_task(self.slots.run(self._slots_stop), name="slots"),
+            group.create_task(access.run(), name="access"),
         ]
         effects, context, worker = self._effects, self.context, self._pools.worker
         claimer = Claimer(
@@ -359,7 +371,7 @@ class Wiring:
         retention = RetentionScan(
             retention=Retention(dataclasses.replace(self._scan, clock=SystemClock())),
             results=self._results, bulks=Bulks(self._scan), replicas=self.replicas,
-            namespaces=self.namespaces, context=context,
+            namespaces=self.namespaces, access=self._access, context=context,
         )  # fmt: skip
         gates = GateScan(
             gates=Gates(self._scan), namespaces=self.namespaces, effects=effects, context=context
@@ -422,8 +434,9 @@ class Wiring:
         # What was handed back, or could not continue here, is due now.
         with contextlib.suppress(errors.StorageUnavailableError):
             await self._results.call_others(lease_timeout=self._config.replica.lease_timeout)
-        replies, *_ = self._others
+        replies, *_, access = self._others
         replies.cancel()
+        access.cancel()
         await self._channels.close()
 
     def cancel(self) -> None:

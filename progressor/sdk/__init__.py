@@ -40,6 +40,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # each name as itself, so that type checkers take it for public
     # fmt: off
+    from progressor.access_errors import (
+        BindingNotFoundError as BindingNotFoundError,
+        PermissionDeniedError as PermissionDeniedError,
+        TokenNotFoundError as TokenNotFoundError,
+        TooManyBindingsError as TooManyBindingsError, TooManyTokensError as TooManyTokensError,
+        UnauthenticatedError as UnauthenticatedError,
+    )
+    from progressor.domain.access.answers import Decision as Decision, Identity as Identity
+    from progressor.domain.access.rights import Binding as Binding, Role as Role
+    from progressor.domain.access.tokens import ApiToken as ApiToken
     from progressor.domain.gates.gate import Gate as Gate, GateWaiter as GateWaiter
     from progressor.domain.jobs.roles import (
         FollowedJob as FollowedJob, JobRole as JobRole, LedJob as LedJob, NodeCounts as NodeCounts,
@@ -88,6 +98,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         ScheduleChangedError as ScheduleChangedError,
         ScheduleNotFoundError as ScheduleNotFoundError,
     )
+    from progressor.sdk.client.access import Access as Access, SyncAccess as SyncAccess
     from progressor.sdk.client.bulk import (
         BulkFilter as BulkFilter, BulkItem as BulkItem, BulkKind as BulkKind,
         BulkOperation as BulkOperation, Bulk as Bulk,
@@ -174,6 +185,13 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     # fmt: on
 
 _MODULES = {
+    "progressor.access_errors": """
+        BindingNotFoundError PermissionDeniedError TokenNotFoundError TooManyBindingsError
+        TooManyTokensError UnauthenticatedError
+    """,
+    "progressor.domain.access.answers": "Decision Identity",
+    "progressor.domain.access.rights": "Binding Role",
+    "progressor.domain.access.tokens": "ApiToken",
     "progressor.domain.gates.gate": "Gate GateWaiter",
     "progressor.domain.jobs.roles": "FollowedJob JobRole LedJob NodeCounts",
     "progressor.domain.processes.event": "Direction HistoryRange NO_HISTORY",
@@ -198,6 +216,7 @@ _MODULES = {
         JobEndedError JobNotFailedError JobNotFoundError LedByEngineError ScheduleAlreadyExistsError
         ScheduleChangedError ScheduleNotFoundError
     """,
+    "progressor.sdk.client.access": "Access SyncAccess",
     "progressor.sdk.client.bulk": """
         BulkFilter BulkItem BulkKind BulkOperation Bulk BulkPreview BulkResult BulkState
         SyncBulk

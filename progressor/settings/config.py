@@ -32,6 +32,7 @@ from progressor.settings.decoding import (
 )
 from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_namespaces
 from progressor.settings.sections import (
+    AccessSettings,
     Commit,
     Database,
     GateSettings,
@@ -55,6 +56,7 @@ class Config:
 
     database: Database = dataclasses.field(default_factory=Database)
     server: Server = dataclasses.field(default_factory=Server)
+    access: AccessSettings = dataclasses.field(default_factory=AccessSettings)
     replica: ReplicaSettings = dataclasses.field(default_factory=ReplicaSettings)
     scanner: Scanner = dataclasses.field(default_factory=Scanner)
     commit: Commit = dataclasses.field(default_factory=Commit)

@@ -175,6 +175,16 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSettings:
+    """Who may do what."""
+
+    enabled: bool = setting(
+        default=False,
+        meaning="check who sends each request, and what its bindings allow; off: all may do all",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
     """One replica among the others on its database."""
 

@@ -3,9 +3,11 @@
 isort:skip_file
 For operators: one operation on many processes.
 
-Errors carry google.rpc.ErrorInfo as in process_service.proto. An operation that does not exist is
-OPERATION_NOT_FOUND (NOT_FOUND). A start with the id of another operation, also of one that was removed
-but is not deleted yet, is OPERATION_ALREADY_EXISTS (ALREADY_EXISTS).
+Errors carry google.rpc.ErrorInfo as in process_service.proto, with these additional reasons:
+
+  NOT_FOUND        OPERATION_NOT_FOUND
+  ALREADY_EXISTS   OPERATION_ALREADY_EXISTS: a start with the id of another operation, also of one that
+                   was removed but is not deleted yet
 """
 
 from collections import abc as _abc

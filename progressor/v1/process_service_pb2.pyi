@@ -14,6 +14,8 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
                        NAMESPACE_PAUSED: it refuses requests; nothing was accepted (with RetryInfo)
   ABORTED              PROCESS_REMOVED, PROCESS_TERMINATED, TASK_CANCELLED
   UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job that the engine runs (see JobService)
+  UNAUTHENTICATED      UNAUTHENTICATED: no valid credentials; the engine's log says why
+  PERMISSION_DENIED    PERMISSION_DENIED: no binding of the caller gives the right (see AccessService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
   UNAVAILABLE          SHUTTING_DOWN: the request was not accepted; STORAGE_UNAVAILABLE,
                        REPLICA_STOPPED: it may have been accepted; repeat it with the same

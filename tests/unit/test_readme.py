@@ -46,7 +46,7 @@ from progressor.wire import fields as wire
 from progressor.wire import processes as process_wire
 from tests.support.api.scripted_engine import Ended
 from tests.support.engine.replica import running_replica
-from tests.support.pages import commands, protos
+from tests.support.pages import access_tables, commands, protos
 from tests.support.pages import sdk as sdk_pages
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +156,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "attributes": functools.partial(names_table, "attribute", names.ATTRIBUTES),
     "exit-codes": exit_codes_table,
     "commands": commands.sections,
+    "rights": access_tables.rights,
+    "roles": access_tables.roles,
 }
 
 # Whole pages, by their paths in docs/.

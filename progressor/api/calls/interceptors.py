@@ -13,7 +13,7 @@ import functools
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -23,10 +23,19 @@ from google.protobuf.message import Message
 
 from progressor import errors
 from progressor.api.calls import status
+from progressor.api.calls.guarded import (
+    Method,
+    Watch,
+    credentials_in,
+    guarded,
+    guarded_watch,
+)
 from progressor.api.calls.malformed import Malformed, deserializer
 from progressor.api.calls.request_count import RequestCount
 from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.traces import CallContext, grpc_context_of, trace_context_of, traced
+from progressor.api.guard.callers import Credentials
+from progressor.api.guard.guard import Guard
 from progressor.clock import Clock
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.metrics.registry import Metrics
@@ -36,7 +45,7 @@ READS = frozenset(
     {
         "Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas", "GetActivity",
         "SetLogLevel", "ListGates", "GetGate", "GetJob", "ListJobs",
-        "GetSchedule", "ListSchedules", "Remember", "Extend",
+        "GetSchedule", "ListSchedules", "Remember", "Extend", "WhoAmI", "CheckAccess",
     }
 )  # fmt: skip
 """Methods that are served while draining: they wait for nothing, and running steps need them."""
@@ -54,11 +63,6 @@ _STORAGE_LOG_SECONDS = 1.0
 _SUBJECT_FIELDS = ("namespace", "process_id", "job_id", "schedule_id")
 _NO_ANSWER = empty_pb2.Empty()
 _SUBJECT = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
-
-# Each method has a message type of its own; no union of them fits a callable.
-Method = Callable[..., Awaitable[Message]]
-Watch = Callable[..., AsyncGenerator[Message, None]]
-"""A method that answers with a stream of messages."""
 
 Served = Callable[[Message | Malformed, CallContext], Awaitable[Message | status.RichStatus]]
 
@@ -96,8 +100,15 @@ class Interceptor:
     """Wraps the methods of all services; counts those in flight; refuses work while draining."""
 
     def __init__(
-        self, *, clock: Clock, metrics: Metrics | None = None, tracing: Tracing = SILENT
+        self,
+        *,
+        clock: Clock,
+        metrics: Metrics | None = None,
+        tracing: Tracing = SILENT,
+        guard: Guard | None = None,
     ) -> None:
+        """Wrap methods; without a ``guard`` everybody may call all of them."""
+        self._guard = guard
         self._tracing = tracing
         self._clock = clock
         self._count = RequestCount(metrics or Metrics())
@@ -138,8 +149,9 @@ class Interceptor:
 
     def wrapped(self, descriptor: MethodDescriptor, method: Method) -> Method:
         """Return a method as grpc.aio calls it; cancellation passes through."""
-        serve = self.served(descriptor, method)
+        return self._wrapped(self.served(descriptor, method))
 
+    def _wrapped(self, serve: Served) -> Method:
         async def answer(request: Message | Malformed, context: StreamContext) -> Message:
             end = await serve(request, context)
             if isinstance(end, status.RichStatus):
@@ -153,6 +165,7 @@ class Interceptor:
 
     def wrapped_watch(self, descriptor: MethodDescriptor, watch: Watch) -> Method:
         """Return a stream of answers as grpc.aio calls it; while draining, it ends at once."""
+        guarded = guarded_watch(descriptor.name, watch, self._guard)
 
         async def write_all(request: Message, context: CallContext) -> Message:
             call: Any = grpc_context_of(context)
@@ -160,7 +173,7 @@ class Interceptor:
             assert task is not None, "each call runs in a task"
             self._watches.add(task)
             try:
-                async with contextlib.aclosing(watch(request, context)) as responses:
+                async with contextlib.aclosing(guarded(request, context)) as responses:
                     async for message in responses:
                         await call.write(message)
             except grpc.aio.InternalError as error:
@@ -170,7 +183,7 @@ class Interceptor:
                 self._watches.discard(task)
             return _NO_ANSWER
 
-        return self.wrapped(descriptor, write_all)
+        return self._wrapped(self._served(descriptor, write_all))
 
     def wrapped_stream(
         self, descriptor: MethodDescriptor, stream: Stream
@@ -180,6 +193,8 @@ class Interceptor:
 
         async def serve(_requests: object, context: StreamContext) -> None:
             try:
+                if self._guard is not None:
+                    await self._guard.authenticated(name, credentials_in(context))
                 await stream.serve(context)
             except asyncio.CancelledError as error:
                 errors.forget_frames(error)
@@ -200,6 +215,9 @@ class Interceptor:
 
         Cancellation passes through, unless it is ours.
         """
+        return self._served(descriptor, guarded(descriptor.name, method, self._guard))
+
+    def _served(self, descriptor: MethodDescriptor, method: Method) -> Served:
         name = descriptor.name
         is_read = name in READS
 
@@ -241,6 +259,10 @@ class Interceptor:
             return answer
 
         return traced(serve, descriptor, self._tracing)
+
+    def credentials_of(self, context: CallContext) -> Credentials | None:
+        """Return the credentials of a stream, for the calls that it carries; None: unchecked."""
+        return None if self._guard is None else credentials_in(context)
 
     def weigh(self, size: int) -> None:
         """Say how large the request is that the current task is about to have served."""

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from progressor import errors
 from progressor.api.calls.validation import PageSize, check_id, check_namespace_name
+from progressor.domain.access.rights import Binding, Role
 from progressor.wire.fields import ID_BYTES_MAX, refuse
 from progressor.wire.shapes import UNSENT, Field, Shape
 
@@ -133,6 +134,16 @@ def _failure_key(text: str) -> tuple[int, dt.datetime, str]:
     return _id_of(broken_count), seen_at, failure_id
 
 
+def _binding_text(binding: Binding) -> str:
+    # A principal may have a slash; the others have none.
+    return f"{binding.role}/{binding.namespace}/{binding.principal}"
+
+
+def _binding_key(text: str) -> Binding:
+    role, namespace, principal = text.split("/", 2)
+    return Binding(principal=_key_of(principal), role=Role(role), namespace=_key_of(namespace))
+
+
 TASKS = PageTokens(letter="t", first=0, text_of=str, key_of=_id_of)
 REPLICAS = PageTokens(letter="r", first=0, text_of=str, key_of=_id_of)
 NAMESPACES = PageTokens(letter="n", first="", text_of=str, key_of=_name_of)
@@ -150,6 +161,10 @@ JOBS: PageTokens[Any] = PageTokens(
 BULKS: PageTokens[Any] = PageTokens(
     letter="b", first=None, text_of=_dated_text, key_of=_dated(_key_of)
 )
+BINDINGS: PageTokens[Any] = PageTokens(
+    letter="a", first=None, text_of=_binding_text, key_of=_binding_key
+)
+ACCESS_TOKENS = PageTokens(letter="k", first="", text_of=str, key_of=_key_of)
 BULK_ITEMS = PageTokens(letter="i", first=0, text_of=str, key_of=_id_of)
 
 

@@ -25,6 +25,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey, ScheduleRun
 from progressor.domain.views.bulk import BulkOperation, BulkRequest
+from progressor.storage.access.access import Access
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
@@ -158,6 +159,7 @@ class Backend:
     bulk_control: BulkControl
     counts: Counts
     failures: Failures
+    access: Access
     processor_credentials: frozenset[str] = frozenset()
     """The names that namespaces can give here."""
 

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from progressor import errors, job_errors
+from progressor import access_errors, errors, job_errors
 from progressor.wire import fields as wire
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ _OWN_CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = {
     errors.GateChangedError: grpc.StatusCode.ABORTED,
     job_errors.LedByEngineError: grpc.StatusCode.UNIMPLEMENTED,
     errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,
+    access_errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    access_errors.PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
     errors.ProcessRemovedError: grpc.StatusCode.ABORTED,
     errors.ProcessTerminatedError: grpc.StatusCode.ABORTED,
     errors.TaskCancelledError: grpc.StatusCode.ABORTED,
@@ -57,13 +59,16 @@ _OWN_CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = {
 }
 
 
+_MODULES = frozenset(it.__name__ for it in (errors, job_errors, access_errors))
+
+
 def _codes(
     kind: type[errors.ProgressorError], above: grpc.StatusCode
 ) -> Iterator[tuple[type[errors.ProgressorError], grpc.StatusCode]]:
     code = _OWN_CODES.get(kind, above)
     yield kind, code
     for below in kind.__subclasses__():
-        if below.__module__ in {errors.__name__, job_errors.__name__}:
+        if below.__module__ in _MODULES:
             yield from _codes(below, code)
 
 
@@ -74,7 +79,7 @@ CODES = MappingProxyType(dict(_codes(errors.ProgressorError, grpc.StatusCode.INT
 _METADATA_FIELDS = (
     "namespace", "process_id", "job_id", "own", "task_id", "broken_by", "failure_code",
     "failure_reason", "detail", "idempotency_key", "event_id", "gate", "schedule_id", "expected",
-    "actual", "what", "operation_id",
+    "actual", "what", "operation_id", "principal", "right", "role", "token_id", "count_max",
 )  # fmt: skip
 _CODES_BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType(
     {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from progressor.api.calls.status import PROCESSOR_DOMAIN, RichStatus
+from progressor.api.guard.guard import ANYBODY, Caller
 from progressor.telemetry import names
 from progressor.telemetry.traces.spans import UNTRACED, Span
 from progressor.telemetry.traces.tracing import Tracing
@@ -64,13 +65,16 @@ Serve = Callable[[Any, CallContext], Awaitable[Message | RichStatus]]
 
 
 class Known:
-    """The context of a call whose trace context has already been parsed or replaced."""
+    """The context of a call whose trace context has been parsed or replaced, or caller found."""
 
-    __slots__ = ("inner", "trace")
+    __slots__ = ("caller", "inner", "trace")
 
-    def __init__(self, context: CallContext, trace: Mapping[str, str]) -> None:
+    def __init__(
+        self, context: CallContext, trace: Mapping[str, str], caller: Caller = ANYBODY
+    ) -> None:
         self.inner = context
         self.trace = trace
+        self.caller = caller
 
     def time_remaining(self) -> float | None:
         return self.inner.time_remaining()
@@ -84,6 +88,11 @@ def grpc_context_of(context: object) -> object:
     while isinstance(context, Known):
         context = context.inner
     return context
+
+
+def caller_of(context: CallContext) -> Caller:
+    """Return who sent a request, and what it may do."""
+    return context.caller if isinstance(context, Known) else ANYBODY
 
 
 def traced(serve: Serve, method: MethodDescriptor, tracing: Tracing) -> Serve:

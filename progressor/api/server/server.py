@@ -12,11 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
+from progressor.api.access import AccessServicer
 from progressor.api.bulks import BulkServicer
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.servicer import Backend, LogLevels, Servicer
 from progressor.api.calls.turns import Turns
 from progressor.api.gates import GateServicer
+from progressor.api.guard.guard import Guard
 from progressor.api.jobs import JobServicer
 from progressor.api.namespaces import NamespaceServicer
 from progressor.api.processes.servicer import ProcessServicer
@@ -109,6 +111,7 @@ class ApiServer:
         replica_name: str,
         clock: Clock,
         listening: Listening,
+        access_controlled: bool = False,
         metrics: Metrics | None = None,
         tracing: Tracing = SILENT,
     ) -> None:
@@ -127,12 +130,18 @@ class ApiServer:
             ScheduleServicer(backend, clock=clock),
             StepServicer(backend),
             BulkServicer(backend),
+            AccessServicer(backend, is_controlled=access_controlled),
             ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
         )
         self._names = [it.service.full_name for it in self._servicers]
         self._listening = listening
         metrics = metrics or Metrics()
-        self._interceptor = Interceptor(clock=clock, metrics=metrics, tracing=tracing)
+        self._interceptor = Interceptor(
+            clock=clock,
+            metrics=metrics,
+            tracing=tracing,
+            guard=Guard(lambda: backend().access, clock=clock) if access_controlled else None,
+        )
         self._sessions = Sessions(
             processes,
             interceptor=self._interceptor,

@@ -20,12 +20,12 @@ import enum
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from progressor import errors
 from progressor.domain.views.replica import ReplicaLoad
 from progressor.runtime.core.context import Context
-from progressor.storage.replicas.heartbeats import Heartbeats
+from progressor.storage.replicas.heartbeats import Heard, Heartbeats
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Heartbeat:
     """One thread that beats until `stop`.
 
     It calls ``load`` in the thread, for what the replica is working on; and on the loop ``report``,
-    after ``hear`` with the paused namespaces that a beat has read.
+    after ``hear`` with what a beat has read.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Heartbeat:
         loop: asyncio.AbstractEventLoop,
         load: Callable[[], ReplicaLoad],
         report: Callable[[Report], None],
-        hear: Callable[[Sequence[str]], None],
+        hear: Callable[[Heard], None],
     ) -> None:
         self._heartbeats = heartbeats
         self._interval = context.replica.heartbeat_interval.total_seconds()
@@ -126,7 +126,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self._sent_at = sent_at = self._clock.monotonic()
         try:
-            paused = self._heartbeats.beat(draining=self._draining.is_set(), load=self._load())
+            heard = self._heartbeats.beat(draining=self._draining.is_set(), load=self._load())
         except errors.StorageError as error:
             if isinstance(error, errors.StorageReadOnlyError):
                 self._call(functools.partial(self._report, Report.READ_ONLY))
@@ -139,7 +139,7 @@ class Heartbeat:
             self._miss(_TOO_LATE)
             return
         silent, self.last_beat_at = now - self.last_beat_at, sent_at
-        self._call(functools.partial(self._renew, silent, paused))
+        self._call(functools.partial(self._renew, silent, heard))
 
     def _miss(self, why: str) -> None:
         _log.warning("heartbeat missed", extra={"why": why})
@@ -150,9 +150,9 @@ class Heartbeat:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
-    def _renew(self, silent: float, paused: Sequence[str]) -> None:
+    def _renew(self, silent: float, heard: Heard) -> None:
         """Continue after a beat; if the gap before it was too long, earlier leases are lost."""
-        self._hear(paused)
+        self._hear(heard)
         if silent >= self._kept:
             self._lose(silent)
         self._is_lost = False

@@ -10,6 +10,7 @@ from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
 from progressor.domain.views.why import is_out_of_reach
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.storage.access.access import Access
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.processes import Retention
@@ -54,6 +55,7 @@ class RetentionScan:
     bulks: Bulks
     replicas: Replicas
     namespaces: Namespaces
+    access: Access
     context: Context
     _slots: Iterator[int] = dataclasses.field(
         default_factory=lambda: itertools.cycle(range(SLOT_COUNT))
@@ -62,6 +64,8 @@ class RetentionScan:
     async def scan(self) -> None:
         await self.results.delete_old_replies(age=REPLIES_AGE)
         await self.replicas.delete_dead(retention=REPLICAS_AGE)
+        await self.access.write_used()
+        await self.access.delete_ended()
         await self._delete_finished()
         for _ in range(BATCHES_MAX):
             if not await self.bulks.delete():

@@ -14,6 +14,7 @@ from progressor.sdk.transport.connection import BlockingConnection, Connection, 
 from progressor.sdk.transport.security import Security, Tls, Token
 
 if TYPE_CHECKING:  # loaded by the programs that use them
+    from progressor.sdk.client.access import Access, SyncAccess
     from progressor.sdk.client.bulk import Bulk, SyncBulk
     from progressor.sdk.client.gates import Gates, SyncGates
     from progressor.sdk.client.jobs import Jobs, SyncJobs
@@ -42,7 +43,7 @@ class Client(Processes):
 
     The requests about processes are methods of the client itself, and of ``client.processes``.
     Those about other things are in ``client.jobs``, ``gates``, ``schedules``, ``namespaces``,
-    ``replicas`` and ``bulk``.
+    ``replicas``, ``bulk`` and ``access``.
 
     ::
 
@@ -60,6 +61,7 @@ class Client(Processes):
     namespaces: "Namespaces" = _resource("namespaces", "Namespaces")
     replicas: "Replicas" = _resource("replicas", "Replicas")
     bulk: "Bulk" = _resource("bulk", "Bulk")
+    access: "Access" = _resource("access", "Access")
 
     def __init__(  # noqa: PLR0913  # settings, keyword-only
         self,
@@ -137,6 +139,7 @@ class SyncClient(SyncProcesses):
     namespaces: "SyncNamespaces" = _resource("namespaces", "SyncNamespaces")
     replicas: "SyncReplicas" = _resource("replicas", "SyncReplicas")
     bulk: "SyncBulk" = _resource("bulk", "SyncBulk")
+    access: "SyncAccess" = _resource("access", "SyncAccess")
 
     def __init__(  # noqa: PLR0913  # settings, keyword-only
         self,

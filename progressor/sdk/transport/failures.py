@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from progressor import errors, job_errors
+from progressor import access_errors, errors, job_errors
 
 _CODES = {it.value[0]: it for it in grpc.StatusCode}
 _ENGINE_DOMAIN = "progressor"
@@ -181,7 +181,7 @@ def _known(kind: type[errors.ProgressorError], status: Status) -> errors.Progres
 
 _KINDS: Mapping[str, type[errors.ProgressorError]] = {
     it.reason: it
-    for module in (errors, job_errors)
+    for module in (errors, job_errors, access_errors)
     for it in vars(module).values()
     if inspect.isclass(it)
     and issubclass(it, errors.RequestError)

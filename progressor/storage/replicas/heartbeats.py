@@ -17,7 +17,7 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -47,6 +47,13 @@ class Identity:
     functions: str
 
 
+class Heard(NamedTuple):
+    """What a beat has read: what every replica must know within a heartbeat."""
+
+    paused: Sequence[str]
+    access_revision: int
+
+
 class Heartbeats:
     def __init__(
         self, *, dsn: str, identity: Identity, replica: ReplicaSettings, clock: Clock
@@ -64,8 +71,8 @@ class Heartbeats:
         self._socket: socket.socket | None = None
         self._socket_lock = threading.Lock()
 
-    def beat(self, *, draining: bool, load: ReplicaLoad) -> Sequence[str]:
-        """Renew all leases of the replica, or enter it; return the paused namespaces. Blocks.
+    def beat(self, *, draining: bool, load: ReplicaLoad) -> Heard:
+        """Renew all leases of the replica, or enter it; return what it has heard. Blocks.
 
         Raises:
             StorageReadOnlyError: The server has become read-only.
@@ -88,7 +95,7 @@ class Heartbeats:
             undo.pop_all()
         assert row is not None, "a beat returns its instant"
         self._measure(row[0], sent_at=sent_at, trip=self._clock.monotonic() - started)
-        return row[1] or ()
+        return Heard(row[1] or (), row[2])
 
     def cut(self) -> None:
         """Break the connection under a beat in flight, which then fails. From any thread."""

@@ -1,6 +1,7 @@
 -- name: beat
 -- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. Returns
--- the instant of the heartbeat, and the names of the paused namespaces; null if there are none. A beat before it whose commit waits for a synchronous standby keeps
+-- the instant of the heartbeat, the names of the paused namespaces (null if there are none), and the revision
+-- of bindings and tokens. A beat before it whose commit waits for a synchronous standby keeps
 -- the row locked: this one fails after a second, so that such beats do not pile up.
 INSERT INTO progressor.replicas AS r
     (replica_id, name, version, functions, started_at, heartbeat_at, draining,
@@ -22,6 +23,9 @@ RETURNING r.heartbeat_at, (
     SELECT array_agg(n.name)
     FROM progressor.namespaces n
     WHERE n.paused_at IS NOT NULL
+), (
+    SELECT a.revision
+    FROM progressor.access_revision a
 )
 
 -- name: retire_replica

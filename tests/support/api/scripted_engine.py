@@ -18,6 +18,7 @@ from grpc_status import rpc_status
 
 from progressor.cli.main import main
 from progressor.v1 import (
+    access_service_pb2,
     bulk_service_pb2,
     gate_service_pb2,
     job_service_pb2,
@@ -32,6 +33,7 @@ SERVICES: tuple[ServiceDescriptor, ...] = tuple(
     for file in (
         process_service_pb2,
         namespace_service_pb2,
+        access_service_pb2,
         gate_service_pb2,
         replica_service_pb2,
         job_service_pb2,

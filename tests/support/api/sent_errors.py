@@ -2,7 +2,7 @@
 
 import datetime as dt
 
-from progressor import errors, job_errors
+from progressor import access_errors, errors, job_errors
 
 FAILURE = errors.StepFailure(broken_by=2, code=13, reason="NO_STOCK")
 RETRY = dt.timedelta(milliseconds=1500)
@@ -18,6 +18,18 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (errors.OperationNotFoundError("o"), "operation_id=o"),
         (job_errors.JobNotFoundError("n", "j"), "namespace=n job_id=j"),
         (job_errors.ScheduleNotFoundError("n", "s"), "namespace=n schedule_id=s"),
+        (
+            access_errors.BindingNotFoundError("token:a", "caller", "n"),
+            "principal=token:a role=caller namespace=n",
+        ),
+        (access_errors.TokenNotFoundError("t"), "token_id=t"),
+    ],
+    "UNAUTHENTICATED": [(access_errors.UnauthenticatedError(), "")],
+    "PERMISSION_DENIED": [
+        (
+            access_errors.PermissionDeniedError("token:a", "call", "n"),
+            "principal=token:a right=call namespace=n",
+        ),
     ],
     "ALREADY_EXISTS": [
         (errors.ProcessAlreadyExistsError("n", "p"), "namespace=n process_id=p"),
@@ -27,6 +39,8 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
     ],
     "FAILED_PRECONDITION": [
         (errors.NamespaceNotEmptyError("n"), "namespace=n"),
+        (access_errors.TooManyBindingsError(9), "count_max=9"),
+        (access_errors.TooManyTokensError(9), "count_max=9"),
         (errors.NamespacePausedError("n", "why", RETRY), "namespace=n detail=why"),
         (job_errors.JobNotFailedError("n", "j"), "namespace=n job_id=j"),
         (job_errors.JobEndedError("n", "j"), "namespace=n job_id=j"),

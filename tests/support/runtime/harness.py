@@ -29,6 +29,7 @@ from progressor.runtime.step.step import Steps
 from progressor.runtime.upkeep.scans import RetentionScan
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import ReplicaSettings, Scanner
+from progressor.storage.access.access import Access
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.processes.processes import Processes, Retention
@@ -177,6 +178,7 @@ class Harness:
         self.retaining = RetentionScan(
             retention=self.retention,
             bulks=self.bulks,
+            access=stub(Access, write_used=None, delete_ended=None),
             results=cast("Any", self.results),
             replicas=cast("Any", self.replicas),
             namespaces=cast("Any", self.namespaces),

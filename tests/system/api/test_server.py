@@ -27,7 +27,9 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICES = ["", *(
     f"progressor.v1.{name}Service"
-    for name in ("Process", "Namespace", "Gate", "Job", "Schedule", "Step", "Replica", "Bulk")
+    for name in (
+        "Process", "Namespace", "Gate", "Job", "Schedule", "Step", "Replica", "Bulk", "Access",
+    )
 )]  # fmt: skip
 
 

@@ -63,6 +63,14 @@ COMMANDS = [
     "namespace export",
     "gate list",
     "gate get g",
+    "access whoami",
+    "access why Start",
+    "access grant token:a caller --in n",
+    "access revoke token:a caller --in n",
+    "access list",
+    "access token create a",
+    "access token list",
+    "access token revoke t",
     "gate set g --capacity 1",
     "gate delete g",
     "job submit {job} --id j",
@@ -101,7 +109,16 @@ LEFT_OUT = {"next_page_token", "predecessors"}
 NODE_NAME = "progressor.v1.NodeSpec.name"
 """Of a schedule's graph, which the SDK refuses as the engine does."""
 
-LOCAL = {"serve", "dev", "migrate", "doctor", "config", "example-processor", "version"}
+LOCAL = {
+    "access init",
+    "serve",
+    "dev",
+    "migrate",
+    "doctor",
+    "config",
+    "example-processor",
+    "version",
+}
 """Commands that ask no engine."""
 
 

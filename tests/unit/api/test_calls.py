@@ -10,7 +10,8 @@ import pytest
 from google.protobuf.message import Message
 
 from progressor import errors, job_errors
-from progressor.api.calls.interceptors import Interceptor, Method
+from progressor.api.calls.guarded import Method
+from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.malformed import Malformed
 from progressor.api.calls.servicer import Servicer, seconds_left
 from progressor.api.calls.traces import CallContext, trace_context_of

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from progressor import errors, job_errors
+from progressor import access_errors, errors, job_errors
 from progressor.api.calls import status
 from tests.support.api.sent_errors import RETRY, SENT_ERRORS
 
@@ -45,7 +45,7 @@ def test_every_error_class_has_a_row_in_the_table() -> None:
     ours = {
         kind
         for kind in subclasses(errors.ProgressorError)
-        if kind.__module__ in {errors.__name__, job_errors.__name__}
+        if kind.__module__ in {it.__name__ for it in (errors, job_errors, access_errors)}
     }
 
     assert ours == set(status.CODES)

@@ -56,6 +56,7 @@ CHECKSUMS = {
     "0041_pre_shrink_counts.sql": "f10aac79c04a6257",
     "0042_pre_bulk_snapshots.sql": "06ad2944cfae2d21",
     "0043_pre_bulk_breakings.sql": "e02b962a61966247",
+    "0044_pre_access.sql": "177c135801c6c99e",
 }
 
 

@@ -64,7 +64,7 @@ def test_the_convention_for_payloads_stands_where_another_language_begins(name: 
 # --- The reasons of errors
 
 _ROW = re.compile(r"^//   ([A-Z_]+) {2,}(.*)$|^// {8,}(.*)$")
-_WORD = re.compile(r"\b[A-Z]+(?:_[A-Z]+)+\b|\bOVERLOADED\b|\bINTERNAL\b")
+_WORD = re.compile(r"\b[A-Z]+(?:_[A-Z]+)+\b|\b(?:OVERLOADED|UNAUTHENTICATED|INTERNAL)\b")
 
 
 def reasons_told() -> set[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from progressor import errors
 from progressor.domain.views.replica import ReplicaLoad
 from progressor.runtime.upkeep.heartbeat import Heartbeat, Report
 from progressor.settings.sections import ReplicaSettings
+from progressor.storage.replicas.heartbeats import Heard
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
 from tests.support.runtime.harness import make_context, running
@@ -38,8 +39,8 @@ class Beating:
     ) -> None:
         self.script = list(script)
         self.reports: list[Report] = []
-        self.heard: list[Sequence[str]] = []
-        self.paused: Sequence[str] = ()
+        self.heard: list[Heard] = []
+        self.to_hear = Heard((), 0)
         self.lost_at: list[float] = []
         self.cut_at: list[float] = []
         self.draining: list[bool] = []
@@ -58,7 +59,7 @@ class Beating:
             hear=self.heard.append,
         )
 
-    def beat(self, *, draining: bool, load: ReplicaLoad) -> Sequence[str]:
+    def beat(self, *, draining: bool, load: ReplicaLoad) -> Heard:
         assert load is LOAD
         self.draining.append(draining)
         self.on_beat()
@@ -67,7 +68,7 @@ class Beating:
             self.done.set()
         if answer is not None:
             raise answer
-        return self.paused
+        return self.to_hear
 
     def cut(self) -> None:
         self.on_cut()
@@ -295,11 +296,11 @@ async def test_a_beat_in_flight_is_left_alone_as_long_as_it_may_renew_the_lease(
 
 async def test_what_is_paused_is_heard_before_a_beat_counts() -> None:
     beating = Beating(None, away())
-    beating.paused = ("orders",)
+    beating.to_hear = Heard(("orders",), 7)
     heard_at: list[int] = []
     beating.heartbeat._report = lambda _: heard_at.append(len(beating.heard))
 
     await beat(beating)
     await beat(beating)
 
-    assert (beating.heard, heard_at) == ([("orders",)], [1, 1])
+    assert (beating.heard, heard_at) == ([beating.to_hear], [1, 1])

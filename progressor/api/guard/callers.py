@@ -1,0 +1,109 @@
+"""Who sends a request: its credentials, and the principal that they prove.
+
+A bearer token, if there is one, else the client certificate. A token that came in plaintext over a
+network may have been read by others, and is refused.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from progressor import access_errors
+from progressor.clock import Clock
+from progressor.domain.access import tokens
+from progressor.domain.access.rights import PRINCIPAL_BYTES_MAX, Principal
+from progressor.storage.access.access import Access
+
+_HEADER = "authorization"
+_SCHEME = "bearer "
+_LOCAL_PEERS = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a connection and its metadata say; a session is opened with them once.
+
+    ``certificate_names``: the SPIFFE id of a verified client certificate, else its subject
+    alternative names. ``tokens_allowed``: whether nobody else can have read a token on its way.
+    """
+
+    token: str | None = dataclasses.field(repr=False)
+    certificate_names: tuple[str, ...]
+    tokens_allowed: bool
+    peer: str
+
+
+def credentials_of(context: Any) -> Credentials:  # noqa: ANN401  # of gRPC
+    """Return the credentials of a call, as gRPC has its context."""
+    certificate: Mapping[str, Iterable[bytes]] = context.auth_context()
+    peer = context.peer()
+    return Credentials(
+        token=_bearer(context.invocation_metadata() or ()),
+        certificate_names=_names(certificate),
+        tokens_allowed=_is_encrypted(certificate) or peer.startswith(_LOCAL_PEERS),
+        peer=peer,
+    )
+
+
+class Callers:
+    """Finds the principal of credentials."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def principal_of(self, credentials: Credentials, access: Access) -> Principal:
+        """Return who proved to be who.
+
+        Raises:
+            UnauthenticatedError: Nobody did; it says why, for the log.
+        """
+        if credentials.token is not None:
+            if not credentials.tokens_allowed:
+                _refuse("a token in plaintext, not from this machine")
+            return self._of_api_token(credentials.token, access)
+        if not credentials.certificate_names:
+            _refuse("neither a token nor a client certificate")
+        first, *others = (f"cert:{name}" for name in credentials.certificate_names)
+        return Principal(name=first, groups=tuple(others))
+
+    def _of_api_token(self, token: str, access: Access) -> Principal:
+        parts = tokens.split(token)
+        if parts is None:
+            _refuse("a bearer token that is no API token")
+        token_id, secret = parts
+        known = access.tokens.get(token_id)
+        if known is None:
+            _refuse(f"token {token_id}, which is unknown, revoked or expired")
+        if not tokens.is_secret_of(secret, known):
+            _refuse(f"token {token_id} with a wrong secret")
+        if known.expires_at is not None and known.expires_at <= self._clock.now():
+            _refuse(f"token {token_id}, which has expired")
+        access.note_used(token_id)
+        return Principal(name=f"token:{known.name}")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise access_errors.UnauthenticatedError(why)
+
+
+def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
+    """Return the token of a call; two of them are one that is valid for nobody."""
+    found = [value for key, value in metadata if key == _HEADER]
+    if not found:
+        return None
+    [value, *others] = found
+    is_bearer = isinstance(value, str) and value[: len(_SCHEME)].lower() == _SCHEME
+    return str(value)[len(_SCHEME) :] if is_bearer and not others else ""
+
+
+def _names(certificate: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
+    """Return the names of a client certificate, which gRPC has verified."""
+    for key in ("peer_spiffe_id", "x509_subject_alternative_name"):
+        names = [it.decode(errors="replace") for it in certificate.get(key, ())]
+        if plain := [it for it in names if it.isprintable() and len(it) <= PRINCIPAL_BYTES_MAX]:
+            return tuple(plain)
+    return ()
+
+
+def _is_encrypted(certificate: Mapping[str, Iterable[bytes]]) -> bool:
+    return any(it in {b"ssl", b"tls"} for it in certificate.get("transport_security_type", ()))

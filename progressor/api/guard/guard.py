@@ -1,0 +1,110 @@
+"""Decides whether a request may be served, and what its answer shows.
+
+Without access control everybody may do everything, and nothing here is called.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from progressor import access_errors, errors
+from progressor.api.guard.callers import Callers, Credentials
+from progressor.api.guard.payloads import hide
+from progressor.api.guard.rules import RULES
+from progressor.clock import Clock
+from progressor.domain.access.rights import (
+    EVERYTHING,
+    Binding,
+    Permissions,
+    Principal,
+    Right,
+    Role,
+)
+from progressor.storage.access.access import Access
+
+_log = logging.getLogger(__name__)
+
+_NOT_LOADED = "access control has not been read yet"
+
+NO_PRINCIPAL = Principal(name="")
+UNRESTRICTED = Permissions(
+    Binding(principal=EVERYTHING, role=role, namespace=EVERYTHING) for role in Role
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request, and what it may do."""
+
+    principal: Principal
+    permissions: Permissions
+
+    def may(self, right: Right, place: str) -> bool:
+        """Return whether a right is given in a namespace; "" or `EVERYTHING`: in all of them."""
+        return self.permissions.allow(right, place or EVERYTHING)
+
+    def require(self, rpc: str, right: Right, place: str) -> None:
+        """Raise PermissionDeniedError, and log it, unless the caller `may`."""
+        if self.may(right, place):
+            return
+        place = place or EVERYTHING
+        name = self.principal.name
+        facts = {"method": rpc, "principal": name, "right": right.value, "namespace": place}
+        _log.warning("request denied", extra=facts)
+        raise access_errors.PermissionDeniedError(name, right.value, place)
+
+
+ANYBODY = Caller(NO_PRINCIPAL, UNRESTRICTED)
+"""Every caller of an engine without access control."""
+
+
+class Guard:
+    """Checks the requests of an engine with access control."""
+
+    def __init__(self, access: Callable[[], Access], *, clock: Clock) -> None:
+        """Build a guard; ``access`` raises `errors.StorageUnavailableError` while there is none."""
+        self._access = access
+        self._callers = Callers(clock)
+
+    async def authenticated(self, rpc: str, credentials: Credentials) -> Caller:
+        """Return who sends a request.
+
+        Raises:
+            UnauthenticatedError: Its credentials are not valid; the log says why.
+        """
+        access = self._access()
+        if not access.is_known:
+            raise errors.StorageUnavailableError(_NOT_LOADED)
+        try:
+            principal = await self._callers.principal_of(credentials, access)
+        except access_errors.UnauthenticatedError as error:
+            facts = {"method": rpc, "peer": credentials.peer, "why": error.told}
+            _log.warning("request without valid credentials", extra=facts)
+            raise
+        return Caller(principal, access.rules.permissions_of(principal))
+
+    def check(self, rpc: str, request: Any, caller: Caller) -> None:  # noqa: ANN401  # of the RPC
+        """Raise PermissionDeniedError unless a caller may send a request."""
+        right, places = RULES[rpc].right, tuple(RULES[rpc].places(request))
+        if right is None:
+            return
+        for place in places:
+            caller.require(rpc, right, place)
+        if not places and not caller.permissions.allow_anywhere(right):
+            caller.require(rpc, right, EVERYTHING)
+
+    def show(self, rpc: str, request: Any, answer: Message, caller: Caller) -> None:  # noqa: ANN401  # of the RPC
+        """Empty the payloads of an answer that its caller may not see."""
+        # Who may call may have the answers to its calls.
+        if RULES[rpc].right is Right.CALL:
+            return
+        if caller.permissions.allow(Right.READ_PAYLOADS, EVERYTHING):
+            return
+        hide(
+            answer,
+            getattr(request, "namespace", ""),
+            lambda namespace: caller.permissions.allow(Right.READ_PAYLOADS, namespace),
+        )

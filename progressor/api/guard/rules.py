@@ -1,0 +1,100 @@
+"""What each RPC needs: a right, and where. Checks, tests and the reference page follow from it."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from progressor.domain.access.rights import EVERYTHING, Right
+
+_Places = Callable[[Any], Iterable[str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A right and the namespaces of a request in which its sender must have it.
+
+    No right: valid credentials suffice. An empty namespace: all of them. No namespaces: the right
+    must be given in any of them, and the method shows, or does, only what is allowed.
+    """
+
+    right: Right | None
+    places: _Places
+    scope: str
+
+
+def _none(_: Any) -> Iterable[str]:  # noqa: ANN401  # any request
+    return ()
+
+
+def _all(_: Any) -> Iterable[str]:  # noqa: ANN401  # any request
+    return (EVERYTHING,)
+
+
+def _own(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
+    return (request.namespace,)
+
+
+def _named(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
+    return (request.name,)
+
+
+def _described(request: Any) -> Iterable[str]:  # noqa: ANN401  # of two
+    return (request.namespace.name,)
+
+
+def _filtered(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
+    return (request.filter.namespace,)
+
+
+def _with_nodes(request: Any) -> Iterable[str]:  # noqa: ANN401  # of a job
+    # The nodes of a job are processes of the namespaces that they name.
+    yield request.namespace
+    yield from (node.namespace for node in request.nodes if node.namespace)
+
+
+def _with_scheduled_nodes(request: Any) -> Iterable[str]:  # noqa: ANN401  # of two
+    yield request.namespace
+    yield from (node.namespace for node in request.spec.job.nodes if node.namespace)
+
+
+_PLACES: Mapping[_Places, str] = {
+    _none: "any namespace",
+    _all: "all namespaces",
+    _own: "its namespace",
+    _named: "its namespace",
+    _described: "its namespace",
+    _filtered: "the namespace of its filter",
+    _with_nodes: "its namespace and those of its nodes",
+    _with_scheduled_nodes: "its namespace and those of its nodes",
+}
+
+
+def _rules(right: Right | None, places: _Places, *rpcs: str) -> dict[str, Rule]:
+    return dict.fromkeys(rpcs, Rule(right, places, _PLACES[places]))
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    _rules(None, _none, "WhoAmI", "CheckAccess", "Session")
+    | _rules(Right.READ, _own, "Get", "Trace", "ListFailures", "GetJob", "ListJobs", "WatchJob")
+    | _rules(Right.READ, _own, "ListGates", "GetGate", "GetSchedule", "ListSchedules")
+    | _rules(Right.READ, _named, "GetNamespace")
+    | _rules(Right.READ, _filtered, "List", "Count", "PreviewBulk")
+    | _rules(Right.READ, _none, "ListNamespaces", "ListReplicas", "GetActivity")
+    | _rules(Right.READ, _none, "GetBulk", "ListBulks", "ListBulkResults")
+    | _rules(Right.CALL, _own, "Start", "Call", "Notify", "AwaitTask", "AwaitProcess")
+    | _rules(Right.CALL, _own, "Remember", "Extend")
+    | _rules(Right.CALL, _with_nodes, "SubmitJob")
+    | _rules(Right.OPERATE, _own, "Repair", "Retry", "SimpleRepair", "Put", "Remove", "Terminate")
+    | _rules(Right.OPERATE, _own, "Cancel", "CancelJob", "RetryJob", "SetGate", "DeleteGate")
+    | _rules(Right.OPERATE, _with_scheduled_nodes, "CreateSchedule", "UpdateSchedule")
+    | _rules(Right.OPERATE, _own, "DeleteSchedule", "PauseSchedule", "ResumeSchedule")
+    | _rules(Right.OPERATE, _own, "TriggerSchedule", "BackfillSchedule")
+    | _rules(Right.OPERATE, _named, "PauseNamespace", "ResumeNamespace")
+    | _rules(Right.OPERATE, _filtered, "StartBulk")
+    | _rules(Right.OPERATE, _none, "StopBulk")
+    | _rules(Right.ADMINISTER, _described, "CreateNamespace", "UpdateNamespace")
+    | _rules(Right.ADMINISTER, _named, "DeleteNamespace")
+    | _rules(Right.ADMINISTER, _all, "SetLogLevel", "AddBinding", "RemoveBinding", "ListBindings")
+    | _rules(Right.ADMINISTER, _all, "CreateToken", "RevokeToken", "ListTokens")
+)

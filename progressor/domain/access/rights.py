@@ -1,0 +1,157 @@
+"""Rights and roles, and what the bindings of a principal allow.
+
+A binding gives a principal a role in the namespaces that a pattern matches. Patterns, of namespaces
+and of principals, are a name, the beginning of one followed by ``*``, or ``*`` alone. What belongs
+to no namespace (replicas, access itself) needs a role in ``*``.
+"""
+
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+EVERYTHING = "*"
+"""The pattern that matches every name."""
+
+_OWN = "progressor."
+"""How the names of the engine's own namespaces begin."""
+
+PRINCIPAL_BYTES_MAX = 256
+TOKEN_NAME_BYTES_MAX = 128
+
+BINDINGS_MAX = 10_000
+TOKENS_MAX = 10_000
+"""How many there may be; each replica keeps all of them in memory."""
+
+_PRINCIPALS_MAX = 10_000
+"""Principals whose permissions are remembered."""
+
+
+class Right(enum.StrEnum):
+    """What a request needs."""
+
+    READ = "read"
+    READ_PAYLOADS = "read_payloads"
+    CALL = "call"
+    OPERATE = "operate"
+    ADMINISTER = "administer"
+
+
+class Role(enum.StrEnum):
+    """What a binding gives."""
+
+    READER = "reader"
+    PAYLOAD_READER = "payload_reader"
+    CALLER = "caller"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+ROLES: Mapping[Role, frozenset[Right]] = MappingProxyType(
+    {
+        Role.READER: frozenset({Right.READ}),
+        Role.PAYLOAD_READER: frozenset({Right.READ, Right.READ_PAYLOADS}),
+        Role.CALLER: frozenset({Right.CALL}),
+        Role.OPERATOR: frozenset({Right.READ, Right.OPERATE}),
+        Role.ADMIN: frozenset({Right.READ, Right.OPERATE, Right.ADMINISTER}),
+    }
+)
+"""The rights of each role. Payloads are business data: who runs the engine does not need them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """Gives a role to the principals and in the namespaces that two patterns match."""
+
+    principal: str
+    role: Role
+    namespace: str
+    created_at: dt.datetime | None = None
+    created_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who sends a request: ``token:NAME``, ``cert:NAME`` or ``oidc:ISSUER:SUBJECT``.
+
+    ``groups``: further names that bindings may be for.
+    """
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.groups)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a pattern has its ``*`` at the end, or none."""
+    return "*" not in text[:-1]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches a name."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+class Permissions:
+    """What some bindings allow."""
+
+    __slots__ = ("_bindings",)
+
+    def __init__(self, bindings: Iterable[Binding]) -> None:
+        found: dict[Right, list[Binding]] = {right: [] for right in Right}
+        for binding in bindings:
+            for right in ROLES[binding.role]:
+                found[right].append(binding)
+        self._bindings = found
+
+    def allow(self, right: Right, namespace: str) -> bool:
+        """Return whether the right is given in a namespace; `EVERYTHING`: in all of them."""
+        return self.binding_for(right, namespace) is not None
+
+    def binding_for(self, right: Right, namespace: str) -> Binding | None:
+        """Return a binding that gives the right in a namespace; None if none does.
+
+        What is in the engine's own namespaces may be about any namespace: the beginning of other
+        names does not match them.
+        """
+        for binding in self._bindings[right]:
+            pattern = binding.namespace
+            if pattern == EVERYTHING or (
+                namespace != EVERYTHING
+                and matches(pattern, namespace)
+                and (pattern.startswith(_OWN) or not namespace.startswith(_OWN))
+            ):
+                return binding
+        return None
+
+    def allow_anywhere(self, right: Right) -> bool:
+        """Return whether the right is given in any namespace at all."""
+        return bool(self._bindings[right])
+
+    def visible(self, right: Right, namespaces: Iterable[str]) -> Iterator[str]:
+        """Yield those of some namespaces in which the right is given."""
+        return (name for name in namespaces if self.allow(right, name))
+
+
+class AccessRules:
+    """All bindings; finds those of a principal, and remembers what they allow."""
+
+    def __init__(self, bindings: Iterable[Binding] = ()) -> None:
+        self.bindings = tuple(bindings)
+        self._known: dict[tuple[str, ...], Permissions] = {}
+
+    def permissions_of(self, principal: Principal) -> Permissions:
+        names = principal.names
+        known = self._known.get(names)
+        if known is None:
+            if len(self._known) >= _PRINCIPALS_MAX:
+                self._known.clear()
+            known = Permissions(
+                it for it in self.bindings if any(matches(it.principal, name) for name in names)
+            )
+            self._known[names] = known
+        return known

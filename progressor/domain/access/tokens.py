@@ -1,0 +1,63 @@
+"""API tokens: ``prg_ID_SECRET``, of which only a hash is kept.
+
+A secret is 32 random bytes, so one round of SHA-256 suffices; passwords would need more.
+"""
+
+import dataclasses
+import datetime as dt
+import hashlib
+import hmac
+import re
+
+PREFIX = "prg_"
+
+_TOKEN = re.compile(r"prg_([0-9a-z]{12})_([0-9a-f]{64})")
+_ID_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ApiToken:
+    """An API token as operators see it; instants are by PostgreSQL's clock."""
+
+    token_id: str
+    name: str
+    created_at: dt.datetime
+    created_by: str
+    expires_at: dt.datetime | None = None
+    revoked_at: dt.datetime | None = None
+    last_used_at: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ValidToken:
+    """What is needed to check a token."""
+
+    token_id: str
+    name: str
+    secret_hash: bytes = dataclasses.field(repr=False)
+    expires_at: dt.datetime | None
+
+
+def compose(id_bytes: bytes, secret: bytes) -> tuple[str, str, bytes]:
+    """Return the id, the whole token and the hash of its secret, from 8 and 32 random bytes."""
+    number, token_id = int.from_bytes(id_bytes), ""
+    for _ in range(_ID_LENGTH):
+        number, digit = divmod(number, len(_ID_DIGITS))
+        token_id += _ID_DIGITS[digit]
+    return token_id, f"{PREFIX}{token_id}_{secret.hex()}", _hash(secret.hex())
+
+
+def split(token: str) -> tuple[str, str] | None:
+    """Return the id and the secret of a token; None if it is none."""
+    found = _TOKEN.fullmatch(token)
+    return None if found is None else (found[1], found[2])
+
+
+def is_secret_of(secret: str, valid: ValidToken) -> bool:
+    """Compare in a time that says nothing about the secret."""
+    return hmac.compare_digest(_hash(secret), valid.secret_hash)
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,1 @@
+"""Bindings and API tokens, as PostgreSQL keeps them. Start with ``access``."""
