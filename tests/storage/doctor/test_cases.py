@@ -129,7 +129,7 @@ CASES = [
     Case(
         "that come near what their processor receives",
         "large_steps", (replica(), told(NEAR, "", OVER)), State.WARNING,
-        "steps of 2 namespaces have reached half of",
+        "in 2 namespaces, a step has reached half of",
         ("n2/q: 5,000,000 of 4,194,304 bytes$", "n0/p: 2,097,152 of 4,194,304 bytes$"),
         "ProcessorService.Describe",
     ),

@@ -79,7 +79,7 @@ class TestOnTheCommandLine:
     ) -> None:
         ended = cli("log-level", "debug", "--for", "10m")
 
-        assert (ended.code, ended.out) == (0, "host-1: debug, for 0:10:00 (it was info)\n")
+        assert (ended.code, ended.out) == (0, "host-1: debug, for 10m (it was info)\n")
         assert engine.requests == [to_debug(600)]
 
     def test_a_document_has_all_of_it(self, cli: Cli) -> None:

@@ -261,8 +261,8 @@ def large_steps_verdict(doctor_run: DoctorRun) -> Verdict:
     if not rows:
         return findings.ok("no step has reached half of its processor's limit")
     return findings.warning(
-        f"steps of {count_of(len({row['namespace'] for row in rows}), 'namespace')} have reached "
-        "half of their processors' limit; a process breaks if its step exceeds the limit",
+        f"in {count_of(len({row['namespace'] for row in rows}), 'namespace')}, a step has reached "
+        "half of its processor's limit; a process breaks if its step exceeds the limit",
         advice=(
             "Raise the processor's limit on received messages and announce it "
             "(ProcessorService.Describe), or have the namespace send less history: last n, or none."
