@@ -12,11 +12,10 @@ from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Backend, Servicer, reading
 from progressor.api.calls.traces import CallContext, caller_of
 from progressor.api.calls.validation import Id, check_id, check_namespace_name
-from progressor.api.guard.rules import RULES
+from progressor.api.guard.rules import ANYWHERE, RULES
 from progressor.domain.access.answers import Decision, Identity
 from progressor.domain.access.rights import (
     EVERYTHING,
-    TOKEN_NAME_BYTES_MAX,
     Binding,
     Permissions,
     Principal,
@@ -25,12 +24,14 @@ from progressor.domain.access.rights import (
     is_pattern,
     matches,
 )
-from progressor.domain.access.tokens import ApiToken
+from progressor.domain.access.tokens import NAME_RULE, ApiToken, is_token_name
 from progressor.v1 import access_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire.shapes import UNSENT, Field, Shape, between, enum_numbers
 
 _log = logging.getLogger(__name__)
+
+_KINDS = ("token:", "cert:", "oidc:")
 
 LIFETIME_MIN = dt.timedelta(seconds=1)
 LIFETIME_MAX = dt.timedelta(days=3660)
@@ -40,6 +41,10 @@ _ROLES = {number: role for role, number in enum_numbers(Role, pb.Role.DESCRIPTOR
 
 def _check_principal(value: str, field: str) -> None:
     check_id(value, field)
+    if value != EVERYTHING and not value.startswith(_KINDS):
+        wire.refuse(
+            field, f"must be * or begin with token:, cert: or oidc:, got {wire.shown(value)}"
+        )
     if not is_pattern(value):
         wire.refuse(field, f"may have a * only at its end, got {wire.shown(value)}")
 
@@ -57,9 +62,8 @@ def _role_of(message: pb.Binding, path: str, _: object) -> Role:
 
 
 def _check_token_name(value: str, field: str) -> None:
-    check_id(value, field)
-    if "*" in value or len(value.encode()) > TOKEN_NAME_BYTES_MAX:
-        wire.refuse(field, f"must be at most {TOKEN_NAME_BYTES_MAX} bytes without *")
+    if not is_token_name(value):
+        wire.refuse(field, f"{NAME_RULE}, got {wire.shown(value)}")
 
 
 def _check_rpc(value: str, field: str) -> None:
@@ -208,8 +212,12 @@ class AccessServicer(Servicer):
 
 
 def _decided(question: Question, permissions: Permissions) -> Decision:
-    right, place = RULES[question.rpc].right, question.place or EVERYTHING
-    binding = None if right is None else permissions.binding_for(right, place)
+    rule, place = RULES[question.rpc], question.place or EVERYTHING
+    right, binding = rule.right, None
+    if right is not None:
+        binding = permissions.binding_for(right, place)
+        if binding is None and rule.scope == ANYWHERE:
+            binding = permissions.any_binding_for(right)
     return Decision(
         is_allowed=right is None or binding is not None,
         right="" if right is None else right.value,

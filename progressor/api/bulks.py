@@ -1,6 +1,7 @@
 """BulkService."""
 
 import dataclasses
+import datetime as dt
 import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -156,6 +157,10 @@ operation_to_wire = Shape(
 _item_to_wire = Shape(BulkItem, pb.BulkItem).message
 
 
+def _key_of(bulk: BulkOperation) -> tuple[dt.datetime, str]:
+    return bulk.created_at, bulk.operation_id
+
+
 class BulkServicer(Servicer):
     """What operators do with many processes at once."""
 
@@ -206,15 +211,18 @@ class BulkServicer(Servicer):
     async def list_bulks(
         self, asked: page_tokens.Listing[Any], context: CallContext
     ) -> pb.ListBulksResponse:
-        found = await self._backend().bulk_control.bulks.list(
-            after=asked.after, limit=asked.limit + 1
-        )
-        page, token = page_tokens.BULKS.page(
-            found, asked.limit, lambda it: (it.created_at, it.operation_id)
-        )
-        caller = caller_of(context)
-        seen = [it for it in page if caller.may(Right.READ, it.filter.namespace)]
-        return pb.ListBulksResponse(operations=map(operation_to_wire, seen), next_page_token=token)
+        caller, seen = caller_of(context), list[BulkOperation]()
+        after, is_last = asked.after, False
+        # What is not seen must not show in the token of a page either.
+        while not is_last and len(seen) <= asked.limit:
+            found = await self._backend().bulk_control.bulks.list(
+                after=after, limit=asked.limit + 1
+            )
+            seen.extend(it for it in found if caller.may(Right.READ, it.filter.namespace))
+            is_last = len(found) <= asked.limit
+            after = _key_of(found[-1]) if found else after
+        page, token = page_tokens.BULKS.page(seen, asked.limit, _key_of)
+        return pb.ListBulksResponse(operations=map(operation_to_wire, page), next_page_token=token)
 
     @reading(results_from_wire)
     async def list_bulk_results(

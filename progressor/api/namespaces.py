@@ -21,7 +21,6 @@ from progressor.api.calls.validation import (
     check_own_namespace,
     text_of,
 )
-from progressor.api.guard.guard import ANYBODY, Caller
 from progressor.domain.access.rights import Right
 from progressor.domain.processes.namespace import (
     PAYLOAD_BYTES_CEILING,
@@ -204,13 +203,9 @@ def namespace_to_wire(namespace: Namespace) -> pb.Namespace:
     return message
 
 
-def page_to_wire(
-    namespaces: tuple[Namespace, ...], *, page_size: int, caller: Caller = ANYBODY
-) -> pb.ListNamespacesResponse:
-    """Return a page without the namespaces that its reader may not see: it may be short."""
+def page_to_wire(namespaces: tuple[Namespace, ...], *, page_size: int) -> pb.ListNamespacesResponse:
     page, token = page_tokens.NAMESPACES.page(namespaces, page_size, lambda it: it.name)
-    seen = [it for it in page if caller.may(Right.READ, it.name)]
-    return pb.ListNamespacesResponse(namespaces=map(namespace_to_wire, seen), next_page_token=token)
+    return pb.ListNamespacesResponse(namespaces=map(namespace_to_wire, page), next_page_token=token)
 
 
 def _check_mask(paths: Iterable[str], violations: Violations) -> None:
@@ -278,8 +273,15 @@ class NamespaceServicer(Servicer):
     async def list_namespaces(
         self, asked: Listing[str], context: CallContext
     ) -> pb.ListNamespacesResponse:
-        found = await self._backend().namespaces.list(after=asked.after, limit=asked.limit + 1)
-        return page_to_wire(found, page_size=asked.limit, caller=caller_of(context))
+        caller, seen = caller_of(context), list[Namespace]()
+        after, is_last = asked.after, False
+        # What is not seen must not show in the token of a page either.
+        while not is_last and len(seen) <= asked.limit:
+            found = await self._backend().namespaces.list(after=after, limit=asked.limit + 1)
+            seen.extend(it for it in found if caller.may(Right.READ, it.name))
+            is_last = len(found) <= asked.limit
+            after = found[-1].name if found else after
+        return page_to_wire(tuple(seen), page_size=asked.limit)
 
     @reading(name_from_wire)
     async def delete_namespace(self, name: str, _: CallContext) -> pb.DeleteNamespaceResponse:

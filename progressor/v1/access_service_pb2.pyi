@@ -51,11 +51,13 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_PAYLOAD_READER: _Role.ValueType  # 2
     """All that only reads, with payloads."""
     ROLE_CALLER: _Role.ValueType  # 3
-    """Start, Call, Notify, SubmitJob, AwaitTask and AwaitProcess, and what steps ask for (StepService)."""
+    """Start, Call, Notify, SubmitJob, AwaitTask and AwaitProcess."""
     ROLE_OPERATOR: _Role.ValueType  # 4
     """As reader, and all that changes processes, jobs, gates and schedules, pauses namespaces, or acts in bulk."""
     ROLE_ADMIN: _Role.ValueType  # 5
     """As operator, and all that changes namespaces, access and the log level."""
+    ROLE_PROCESSOR: _Role.ValueType  # 6
+    """What steps ask for by StepService: for processors that do not use streams."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a binding gives. It includes:"""
@@ -66,11 +68,13 @@ ROLE_READER: Role.ValueType  # 1
 ROLE_PAYLOAD_READER: Role.ValueType  # 2
 """All that only reads, with payloads."""
 ROLE_CALLER: Role.ValueType  # 3
-"""Start, Call, Notify, SubmitJob, AwaitTask and AwaitProcess, and what steps ask for (StepService)."""
+"""Start, Call, Notify, SubmitJob, AwaitTask and AwaitProcess."""
 ROLE_OPERATOR: Role.ValueType  # 4
 """As reader, and all that changes processes, jobs, gates and schedules, pauses namespaces, or acts in bulk."""
 ROLE_ADMIN: Role.ValueType  # 5
 """As operator, and all that changes namespaces, access and the log level."""
+ROLE_PROCESSOR: Role.ValueType  # 6
+"""What steps ask for by StepService: for processors that do not use streams."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 @_typing.final
@@ -250,7 +254,7 @@ class CheckAccessResponse(_message.Message):
     SHOWS_PAYLOADS_FIELD_NUMBER: _builtins.int
     is_allowed: _builtins.bool
     right: _builtins.str
-    """What the RPC needs: read, call, operate or administer; empty if it needs only valid credentials."""
+    """What the RPC needs: read, call, step, operate or administer; empty if it needs only valid credentials."""
     shows_payloads: _builtins.bool
     """Whether payloads in its response are shown."""
     @_builtins.property

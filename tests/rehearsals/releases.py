@@ -17,7 +17,8 @@ from tests.support.engine.process import ROOT, ReplicaProcess, free_ports
 from tests.support.engine.replica import serving
 
 FROM_VARIABLE = "REHEARSE_FROM"
-"""The commit to upgrade from; else the last tag, or the last commit with fewer migrations."""
+"""The commit to upgrade from; else the last tag, or the last commit with fewer migrations
+and other functions."""
 
 # A range for each worker of pytest-xdist: a replica that is killed is started again at its port,
 # which another rehearsal must not have taken meanwhile.
@@ -137,7 +138,10 @@ def _earlier_commit() -> str:
         return commit
     if tag := _git("describe", "--tags", "--abbrev=0"):
         return tag
-    added = _git("log", "-1", "--diff-filter=A", "--format=%H", "--", "priv/migrations")
+    changed = _git("log", "-1", "--format=%H", "--", "priv/functions")
+    added = changed and _git(
+        "log", "-1", "--diff-filter=A", "--format=%H", changed, "--", "priv/migrations"
+    )
     return added and _git("rev-parse", "--verify", "--quiet", f"{added}^")
 
 

@@ -9,21 +9,32 @@ from google.protobuf.message import Message
 from progressor.api.calls.traces import CallContext, Known, grpc_context_of, trace_context_of
 from progressor.api.guard.callers import Credentials, credentials_of
 from progressor.api.guard.guard import Guard
+from progressor.api.guard.rules import RULES
+from progressor.domain.access.rights import Right
 
 # Each method has a message type of its own; no union of them fits a callable.
 Method = Callable[..., Awaitable[Message]]
 Watch = Callable[..., AsyncGenerator[Message, None]]
 """A method that answers with a stream of messages."""
 
+_WAITING = frozenset({Right.CALL, Right.READ})
+"""The rights of requests that may wait for long."""
+
 
 def guarded(rpc: str, method: Method, guard: Guard | None) -> Method:
     """Return a method that only serves whom the guard admits; None: everybody."""
     if guard is None:
         return method
+    waits = RULES[rpc].right in _WAITING
 
     async def serve(request: Any, context: CallContext) -> Message:  # noqa: ANN401  # of the RPC
         admitted = await _admitted(rpc, request, context, guard)
-        answer = await method(request, admitted)
+        try:
+            answer = await method(request, admitted)
+        finally:
+            if waits:
+                # What was allowed when it began may not be any more, an error neither.
+                admitted = await _admitted(rpc, request, context, guard)
         guard.show(rpc, request, answer, admitted.caller)
         return answer
 

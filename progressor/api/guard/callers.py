@@ -16,6 +16,8 @@ from progressor.storage.access.access import Access
 
 _HEADER = "authorization"
 _SCHEME = "bearer "
+_SPIFFE = "peer_spiffe_id"
+_NAME_BYTES_MAX = PRINCIPAL_BYTES_MAX - len("cert:")
 _LOCAL_PEERS = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
 
 
@@ -98,11 +100,18 @@ def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
 
 def _names(certificate: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
     """Return the names of a client certificate, which gRPC has verified."""
-    for key in ("peer_spiffe_id", "x509_subject_alternative_name"):
-        names = [it.decode(errors="replace") for it in certificate.get(key, ())]
-        if plain := [it for it in names if it.isprintable() and len(it) <= PRINCIPAL_BYTES_MAX]:
-            return tuple(plain)
-    return ()
+    identities = tuple(certificate.get(_SPIFFE, ()))
+    if len(identities) > 1:
+        # Not a SPIFFE certificate: those have one.
+        return ()
+    found = identities or certificate.get("x509_subject_alternative_name", ())
+    names = (it.decode(errors="replace") for it in found if len(it) <= _NAME_BYTES_MAX)
+    # A name of another kind must not pass for a SPIFFE id.
+    return tuple(
+        it
+        for it in names
+        if it.isprintable() and (identities or not it.lower().startswith("spiffe:"))
+    )
 
 
 def _is_encrypted(certificate: Mapping[str, Iterable[bytes]]) -> bool:

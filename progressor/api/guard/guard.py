@@ -23,7 +23,9 @@ from progressor.domain.access.rights import (
     Right,
     Role,
 )
+from progressor.domain.processes.namespace import is_namespace_name
 from progressor.storage.access.access import Access
+from progressor.wire.fields import shown
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,9 @@ class Caller:
         if self.may(right, place):
             return
         place = place or EVERYTHING
+        if place != EVERYTHING and not is_namespace_name(place):
+            # It has not been checked yet, and may be as long as a message.
+            place = shown(place)
         name = self.principal.name
         facts = {"method": rpc, "principal": name, "right": right.value, "namespace": place}
         _log.warning("request denied", extra=facts)
@@ -93,7 +98,7 @@ class Guard:
             return
         for place in places:
             caller.require(rpc, right, place)
-        if not places and not caller.permissions.allow_anywhere(right):
+        if not places and caller.permissions.any_binding_for(right) is None:
             caller.require(rpc, right, EVERYTHING)
 
     def show(self, rpc: str, request: Any, answer: Message, caller: Caller) -> None:  # noqa: ANN401  # of the RPC

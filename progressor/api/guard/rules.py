@@ -40,7 +40,14 @@ def _named(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
 
 
 def _described(request: Any) -> Iterable[str]:  # noqa: ANN401  # of two
-    return (request.namespace.name,)
+    yield request.namespace.name
+    # Who may set these could have the token of any of them sent to a machine of its own.
+    if request.namespace.processor_credentials or (
+        "processor_credentials" in request.update_mask.paths
+        if request.DESCRIPTOR.name == "UpdateNamespaceRequest"
+        else False
+    ):
+        yield EVERYTHING
 
 
 def _filtered(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
@@ -58,12 +65,14 @@ def _with_scheduled_nodes(request: Any) -> Iterable[str]:  # noqa: ANN401  # of 
     yield from (node.namespace for node in request.spec.job.nodes if node.namespace)
 
 
+ANYWHERE = "any namespace"
+
 _PLACES: Mapping[_Places, str] = {
-    _none: "any namespace",
+    _none: ANYWHERE,
     _all: "all namespaces",
     _own: "its namespace",
     _named: "its namespace",
-    _described: "its namespace",
+    _described: "its namespace; with processor_credentials, all namespaces",
     _filtered: "the namespace of its filter",
     _with_nodes: "its namespace and those of its nodes",
     _with_scheduled_nodes: "its namespace and those of its nodes",
@@ -83,7 +92,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     | _rules(Right.READ, _none, "ListNamespaces", "ListReplicas", "GetActivity")
     | _rules(Right.READ, _none, "GetBulk", "ListBulks", "ListBulkResults")
     | _rules(Right.CALL, _own, "Start", "Call", "Notify", "AwaitTask", "AwaitProcess")
-    | _rules(Right.CALL, _own, "Remember", "Extend")
+    | _rules(Right.STEP, _own, "Remember", "Extend")
     | _rules(Right.CALL, _with_nodes, "SubmitJob")
     | _rules(Right.OPERATE, _own, "Repair", "Retry", "SimpleRepair", "Put", "Remove", "Terminate")
     | _rules(Right.OPERATE, _own, "Cancel", "CancelJob", "RetryJob", "SetGate", "DeleteGate")

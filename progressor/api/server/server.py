@@ -163,7 +163,7 @@ class ApiServer:
             ConfigError: An address cannot be bound.
         """
         assert self._server is None, "a server starts once"
-        _GRPC_LOG.addFilter(_is_not_disconnect)
+        _GRPC_LOG.addFilter(_is_wanted)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(
             tuple(self._interceptor.handler(it, self._sessions) for it in self._servicers)
@@ -247,6 +247,13 @@ def _age_options(age_max: dt.timedelta | None) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _is_not_disconnect(record: logging.LogRecord) -> bool:
-    """Drop the error that gRPC logs if a client disconnects during a response."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Drop what gRPC logs if a client disconnects during a response, or sends metadata amiss.
+
+    The latter would show the metadata, and with it a token.
+    """
+    if record.exc_info is not None and isinstance(
+        record.exc_info[1], grpc.aio.InternalError | UnicodeDecodeError
+    ):
+        return False
+    return "Invalid encoding on" not in record.getMessage()

@@ -12,6 +12,7 @@ from progressor.cli.input.options import (
     EngineOptions,
     Json,
     Settings,
+    bad_input,
     client_of,
     duration,
     option,
@@ -30,7 +31,7 @@ from progressor.domain.access.tokens import ApiToken
 from progressor.storage.access.first_admin import create_first_admin
 from progressor.storage.embedded.server import running_conninfo
 
-RoleName = Literal["reader", "payload_reader", "caller", "operator", "admin"]
+RoleName = Literal["reader", "payload_reader", "caller", "processor", "operator", "admin"]
 In = Annotated[
     str,
     Parameter(
@@ -172,7 +173,7 @@ async def create_token(
         dt.timedelta | None, duration("How long it is valid, for example 90d.")
     ] = None,
     role: Annotated[RoleName | None, option("Also give its principal this role.")] = None,
-    namespaces: Annotated[str, Parameter(name="--in", help="Where it has that role.")] = "*",
+    namespaces: Annotated[str, Parameter(name="--in", help="Where it has that role.")] = "",
     options: EngineOptions = EngineOptions(),
 ) -> None:
     """Create an API token and print it, once: the engine keeps only a hash of it.
@@ -180,10 +181,13 @@ async def create_token(
     Its principal is token:NAME. To replace a token, create another one of the same name, and revoke
     the old one when it is no longer used.
     """
+    if (role is None) != (not namespaces):
+        raise bad_input("--in", "is given with --role, and --role with it")
     async with client_of(options) as client:
-        created, text = await client.access.create_token(name, lifetime=lifetime)
+        # First, so that what is wrong with it leaves no token behind that nobody has seen.
         if role is not None:
             await client.access.add_binding(f"token:{name}", Role(role), namespaces)
+        created, text = await client.access.create_token(name, lifetime=lifetime)
     show({"token": created, "secret_token": text}, text, as_json=options.json)
 
 

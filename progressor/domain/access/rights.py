@@ -8,7 +8,7 @@ to no namespace (replicas, access itself) needs a role in ``*``.
 import dataclasses
 import datetime as dt
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 EVERYTHING = "*"
@@ -18,7 +18,6 @@ _OWN = "progressor."
 """How the names of the engine's own namespaces begin."""
 
 PRINCIPAL_BYTES_MAX = 256
-TOKEN_NAME_BYTES_MAX = 128
 
 BINDINGS_MAX = 10_000
 TOKENS_MAX = 10_000
@@ -34,6 +33,7 @@ class Right(enum.StrEnum):
     READ = "read"
     READ_PAYLOADS = "read_payloads"
     CALL = "call"
+    STEP = "step"
     OPERATE = "operate"
     ADMINISTER = "administer"
 
@@ -44,6 +44,7 @@ class Role(enum.StrEnum):
     READER = "reader"
     PAYLOAD_READER = "payload_reader"
     CALLER = "caller"
+    PROCESSOR = "processor"
     OPERATOR = "operator"
     ADMIN = "admin"
 
@@ -53,6 +54,8 @@ ROLES: Mapping[Role, frozenset[Right]] = MappingProxyType(
         Role.READER: frozenset({Right.READ}),
         Role.PAYLOAD_READER: frozenset({Right.READ, Right.READ_PAYLOADS}),
         Role.CALLER: frozenset({Right.CALL}),
+        # Apart from callers: the token of a lease is a number that others can guess.
+        Role.PROCESSOR: frozenset({Right.STEP}),
         Role.OPERATOR: frozenset({Right.READ, Right.OPERATE}),
         Role.ADMIN: frozenset({Right.READ, Right.OPERATE, Right.ADMINISTER}),
     }
@@ -128,13 +131,9 @@ class Permissions:
                 return binding
         return None
 
-    def allow_anywhere(self, right: Right) -> bool:
-        """Return whether the right is given in any namespace at all."""
-        return bool(self._bindings[right])
-
-    def visible(self, right: Right, namespaces: Iterable[str]) -> Iterator[str]:
-        """Yield those of some namespaces in which the right is given."""
-        return (name for name in namespaces if self.allow(right, name))
+    def any_binding_for(self, right: Right) -> Binding | None:
+        """Return a binding that gives the right in any namespace at all; None if none does."""
+        return next(iter(self._bindings[right]), None)
 
 
 class AccessRules:

@@ -11,6 +11,10 @@ import re
 
 PREFIX = "prg_"
 
+NAME_RULE = "must be 1 to 128 letters, digits and . _ @ / + - of ASCII"
+"""So that no two names look alike."""
+
+_NAME = re.compile(r"[A-Za-z0-9._@/+-]{1,128}")
 _TOKEN = re.compile(r"prg_([0-9a-z]{12})_([0-9a-f]{64})")
 _ID_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 12
@@ -37,6 +41,10 @@ class ValidToken:
     name: str
     secret_hash: bytes = dataclasses.field(repr=False)
     expires_at: dt.datetime | None
+
+
+def is_token_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
 
 
 def compose(id_bytes: bytes, secret: bytes) -> tuple[str, str, bytes]:

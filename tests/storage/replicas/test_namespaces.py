@@ -287,4 +287,4 @@ class TestAPause:
         heartbeats.close()
 
         assert heard == [Word(pauses=True)] * 2
-        assert [tuple(beat) for beat in beats] == [(), ("announced",), ()]
+        assert [tuple(beat.paused) for beat in beats] == [(), ("announced",), ()]

@@ -41,7 +41,7 @@ def test_a_right_is_given_exactly_by_a_binding_that_matches(
         )
         assert allowed.allow(right, namespace) is expected
         assert allowed.allow(right, EVERYTHING) <= allowed.allow(right, namespace)
-        assert allowed.allow(right, namespace) <= allowed.allow_anywhere(right)
+        assert allowed.allow(right, namespace) <= (allowed.any_binding_for(right) is not None)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,12 @@ def test_a_token_is_found_by_its_id_and_proved_by_its_secret() -> None:
     assert not tokens.is_secret_of("0" * 64, valid)
     assert parts[1] not in repr(valid)
     assert parts[1].encode() not in secret_hash
+
+
+@pytest.mark.parametrize("name", ["", "zz*", "*", "a b", "a\n", "adm\u00edn", "x" * 129, "a:b"])
+def test_a_name_of_a_token_cannot_be_taken_for_another(name: str) -> None:
+    assert not tokens.is_token_name(name)
+    assert tokens.is_token_name("shop/web-1@eu.west+2_")
 
 
 @pytest.mark.parametrize("change", [str.upper, str.strip, lambda it: it[:-1], lambda it: it + "0"])
