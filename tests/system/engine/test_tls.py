@@ -133,7 +133,7 @@ async def test_a_namespace_names_the_credentials_that_its_replicas_have(
     "rotations", [2, pytest.param(60, marks=pytest.mark.slow, id="for a minute")]
 )
 async def test_no_call_fails_while_all_certificates_between_client_and_processor_are_renewed(
-    database: str, tmp_path: Path, rotations: int
+    own_database: str, tmp_path: Path, rotations: int
 ) -> None:
     pki, file = Pki(tmp_path), tmp_path / "progressor.toml"
     parties = {it: pki.issue(it) for it in ("server", "client", "engine", "processor")}
@@ -163,7 +163,7 @@ async def test_no_call_fails_while_all_certificates_between_client_and_processor
                 counts[number] += 1
 
     async with (
-        running_replica(database, {"scanner.interval_seconds": "0.05"}, file=file) as replica,
+        running_replica(own_database, {"scanner.interval_seconds": "0.05"}, file=file) as replica,
         orders.running("127.0.0.1:0", tls=served, trust=Trust(identities=["localhost"])) as target,
         asyncio.TaskGroup() as group,
     ):

@@ -11,7 +11,7 @@ from grpc import StatusCode
 
 from progressor import errors
 from progressor.domain.views.replica import ReplicaLoad
-from progressor.storage.replicas.heartbeats import Heartbeats
+from progressor.storage.replicas.heartbeats import Heard, Heartbeats
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import (
     Env,
@@ -53,11 +53,11 @@ def silence() -> Iterator[Silence]:
     """Return a silence that can be laid upon the replicas of this process."""
     silence, beat = Silence(), Heartbeats.beat
 
-    def beat_or_not(heartbeats: Heartbeats, *, draining: bool, load: ReplicaLoad) -> None:
+    def beat_or_not(heartbeats: Heartbeats, *, draining: bool, load: ReplicaLoad) -> Heard:
         if silence.holds(heartbeats._constants["replica_id"]):
             silence.met.set()
             raise errors.StorageUnavailableError("silenced, says the test")
-        beat(heartbeats, draining=draining, load=load)
+        return beat(heartbeats, draining=draining, load=load)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Heartbeats, "beat", beat_or_not)
