@@ -127,6 +127,6 @@ def _loaded(
 
 def _report_expiry(name: str, metrics: Metrics, certificate: Callable[[], bytes | None]) -> None:
     # Takes 80 ms to import, which an engine without certificates does not need.
-    from progressor.telemetry.metrics.expiry import report_expiry  # noqa: PLC0415
+    from progressor.telemetry.metrics.expiry import report_expiry  # noqa: PLC0415  # needs a library of the engine
 
     report_expiry(metrics.tls_certificate_expires_at, name, certificate)

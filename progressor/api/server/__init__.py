@@ -1,4 +1,4 @@
-"""The gRPC server: addresses and certificates, health, reflection, drain. Start with ``server``.
+"""The gRPC server: addresses, certificates, sessions, health, drain. Start with ``server``.
 
 Imported by ``engine``; imports every servicer.
 """

@@ -26,7 +26,7 @@ from progressor.api.replicas import ReplicaServicer
 from progressor.api.schedules.servicer import ScheduleServicer
 from progressor.api.server.binding import BIND_KEY, bind, check_free
 from progressor.api.server.health import Health
-from progressor.api.sessions import Sessions
+from progressor.api.server.sessions import Sessions
 from progressor.api.steps import StepServicer
 from progressor.clock import Clock
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING

@@ -61,7 +61,7 @@ class OwnTls:
 
     def make(self, config: Config) -> None:
         # Takes 80 ms to import, which only --tls needs.
-        from progressor.example.certificates import Authority, replace  # noqa: PLC0415
+        from progressor.example.certificates import Authority, replace  # noqa: PLC0415  # needs a library of the engine
 
         authority = Authority("progressor dev", now=SystemClock().now(), lifetime=_LIFETIME)
         replace(self._ca, authority.certificate)

@@ -13,7 +13,7 @@ import pytest_asyncio
 from grpc import StatusCode
 
 from progressor import errors
-from progressor.api import sessions
+from progressor.api.server import sessions
 from progressor.settings.sections import Database
 from progressor.storage.postgres import pools
 from progressor.storage.postgres.pools import connection_of, open_pools

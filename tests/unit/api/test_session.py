@@ -12,13 +12,13 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from progressor import errors
-from progressor.api import sessions
 from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.malformed import deserializer
 from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.traces import CallContext, trace_context_of
 from progressor.api.processes.servicer import ProcessServicer
-from progressor.api.sessions import TIMEOUT_SECONDS_MAX, Call, Sessions
+from progressor.api.server import sessions
+from progressor.api.server.sessions import TIMEOUT_SECONDS_MAX, Call, Sessions
 from progressor.clock import SystemClock
 from progressor.internal.v1 import frames_pb2
 from progressor.telemetry.metrics.registry import Metrics
