@@ -29,6 +29,7 @@ from bench.questions import (
     reads,
     replicas,
     schedules,
+    secured,
     start,
     steps,
     timers,
@@ -61,7 +62,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
         open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules, messages, operate, bulk, pause,
+        schedules, messages, operate, bulk, pause, secured,
     )
 )  # fmt: skip
 

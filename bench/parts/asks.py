@@ -35,7 +35,8 @@ class Order:
     below `distinct`, in turn; this client takes every ``stride``-th from ``first``. ``plan``,
     ``number`` and ``step`` make the args. ``history_last`` events go with a call, 0 for the setting
     of the namespace, which is none. In sessions, every ``traced_every``-th start is traced by its
-    caller; 0 for none. A gated start uses one of ``gates`` gates, chosen by its number.
+    caller; 0 for none. A gated start uses one of ``gates`` gates, chosen by its number. With
+    ``tls_ca``, sessions are over TLS and send the token in ``token_file``.
     """
 
     what: str
@@ -57,6 +58,8 @@ class Order:
     history_last: int = 0
     traced_every: int = 0
     gates: int = 0
+    tls_ca: str = ""
+    token_file: str = ""
 
     def ids(self) -> Ids:
         for number in range(self.first, self.count, self.stride):

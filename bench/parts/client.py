@@ -1,6 +1,7 @@
 """The client: many callers in one process, each on one of the targets."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -8,7 +9,7 @@ import grpc
 from bench.parts import orders
 from bench.parts.asks import IN_SESSION, UNARY, InSession, Order, Unary
 from bench.parts.loads import Ask, closed_loop, open_loop
-from progressor.sdk import BYTES, Client, NamespaceConfig
+from progressor.sdk import BYTES, Client, NamespaceConfig, Role, Tls
 
 _Line = tuple[str, int]
 """A connection: its target, and which one of those to it."""
@@ -69,9 +70,16 @@ class _Client:
     def _one_in_session(self, line: _Line, order: Order) -> Ask:
         session = self._sessions.get(line)
         if session is None:
-            session = Client(line[0], codec=BYTES, timeout=orders.SECONDS_MAX, session=True)
+            session = Client(
+                line[0], codec=BYTES, timeout=orders.SECONDS_MAX, session=True,
+                **_security(order.tls_ca, order.token_file),
+            )  # fmt: skip
             self._sessions[line] = session
         return IN_SESSION[order.what](InSession(session, order))
+
+
+def _security(tls_ca: str, token_file: str) -> dict[str, Any]:
+    return {"tls": Tls(ca=tls_ca), "token": Path(token_file)} if tls_ca else {}
 
 
 async def _create_namespace(order: dict[str, Any]) -> orders.Answer:
@@ -81,9 +89,14 @@ async def _create_namespace(order: dict[str, Any]) -> orders.Answer:
         processor_targets=(order["processor"],),
         history_last=0,
         worker_count_max=order["workers"],
+        processor_credentials=order.get("credentials", ""),
     )
-    async with Client(order["target"], namespace=config.name) as client:
+    security = _security(order.get("tls_ca", ""), order.get("token_file", ""))
+    async with Client(order["target"], namespace=config.name, **security) as client:
         created = await client.namespaces.create(config)
+        if security:
+            caller = (await client.access.who_am_i()).principal
+            await client.access.add_binding(caller, Role.CALLER, config.name)
     return {"revision": created.revision}
 
 

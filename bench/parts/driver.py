@@ -13,6 +13,8 @@ from psycopg import sql
 from bench.parts import orders, plans
 from bench.parts.raw_writes import Functions, calls, settlements
 from progressor.domain.processes.process import process_key
+from progressor.settings.sections import Database
+from progressor.storage.access.first_admin import create_first_admin
 from progressor.storage.rows import arrays
 
 _Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -51,6 +53,9 @@ class _Driver:
                 return await self._runs(**order)
             case "job":
                 return await self._job(**order)
+            case "admin":
+                token = await asyncio.to_thread(create_first_admin, Database(), self._dsn, "bench")
+                return {"token": token}
             case _:
                 return await self._calls(**order)
 

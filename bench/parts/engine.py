@@ -1,7 +1,7 @@
 """The engine: what `progressor serve` runs, with counters that the bench can read.
 
-Arguments are the number of workers and settings, KEY=VALUE. With several workers the bench runs
-the command itself and cannot read the counters.
+Arguments are the number of workers, settings, KEY=VALUE, and perhaps a file with more of them,
+file=PATH. With several workers the bench runs the command itself and cannot read the counters.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import collections
 import functools
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 from bench.parts import orders
@@ -40,7 +41,8 @@ def _serve(settings: dict[str, str]) -> None:
         orders.tell({"address": engine.addresses[0]})
         await orders.obey(obey)
 
-    loaded = config.load(environment={}, flags=settings)
+    file = settings.pop("file", None)
+    loaded = config.load(file=Path(file) if file else None, environment={}, flags=settings)
     run_loop(
         host(loaded, open_engine=functools.partial(app.engine, observers=observers), work=work)
     )

@@ -1,6 +1,7 @@
 """The processor, served by the SDK: unary or streaming; the relay uses the unary one.
 
-The argument is `unary` or `stream`.
+The arguments are `unary` or `stream`, and for TLS and a token from the engine, which it then
+requires, the certificate, the key and the file with the token.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from google.protobuf import timestamp_pb2
 
 from bench.parts import orders, plans
 from bench.parts.percentiles import curve
-from progressor.sdk import Limits, running
+from progressor.sdk import Limits, ServerTls, Trust, running
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
 
@@ -154,13 +155,20 @@ def _instant(seconds: float) -> timestamp_pb2.Timestamp:
     return timestamp_pb2.Timestamp(seconds=int(whole), nanos=int(fraction * 1e6) * 1000)
 
 
-async def _main(*, streaming: bool) -> None:
+async def _main(kind: str, *security: str) -> None:
     processor = _Processor()
-    serving = running(processor, bind="127.0.0.1:0", limits=_LIMITS, streaming=streaming)
+    tls = trust = None
+    if security:
+        certificate, key, token_file = security
+        tls, trust = ServerTls(certificate=certificate, key=key), Trust(token_file=token_file)
+    serving = running(
+        processor, bind="127.0.0.1:0", limits=_LIMITS, streaming=kind == "stream", tls=tls,
+        trust=trust,
+    )  # fmt: skip
     async with serving as address:
         orders.tell({"address": address})
         await orders.obey(processor.obey)
 
 
 if __name__ == "__main__":
-    orders.run(_main(streaming=sys.argv[1] == "stream"))
+    orders.run(_main(*sys.argv[1:]))

@@ -214,6 +214,8 @@ class Engine:
         wiring = Wiring(self._config, replies_dsn, pools, context, functions, self._credentials)
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
+        # Who asks right after the start is not to be told that nobody is known yet.
+        await _until_there(wiring.access.refresh, database=self.database)
         if self._paused:
             pause = functools.partial(self._pause_all, wiring)
             await _until_there(pause, database=self.database)

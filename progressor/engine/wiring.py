@@ -153,7 +153,7 @@ class Wiring:
         self._claims = Claims(self._front, step_grace=config.replica.step_grace)
         self._results = Results(self._front)
         self._schedules = Schedules(self._front)
-        self._access = Access(self._front)
+        self.access = Access(self._front)
 
     def _build_effects(self) -> None:
         context = self.context
@@ -243,7 +243,7 @@ class Wiring:
             counts=Counts(self._front, self._dsn),
             failures=Failures(self._front),
             processor_credentials=frozenset(self._credentials),
-            access=self._access,
+            access=self.access,
         )
 
     def _build_gauges(self) -> None:
@@ -303,7 +303,7 @@ class Wiring:
     def hear(self, heard: Heard) -> None:
         """Take in what a heartbeat has read."""
         self.namespaces.pauses.heartbeat(heard.paused)
-        self._access.heartbeat(heard.access_revision)
+        self.access.heartbeat(heard.access_revision)
 
     def look(self) -> None:
         """See which processors are connected again; the next load reports it."""
@@ -316,7 +316,7 @@ class Wiring:
             group.create_task(self._step_writes.run(), name="step writes"),
             group.create_task(self._processes.run(), name="reads"),
         ]
-        access = AccessWatch(access=self._access, context=self.context)
+        access = AccessWatch(access=self.access, context=self.context)
         self._others = [
             group.create_task(self.replies.run(), name="replies"),
             group.create_task(self._channels.run(), name="channels"),
@@ -371,7 +371,7 @@ class Wiring:
         retention = RetentionScan(
             retention=Retention(dataclasses.replace(self._scan, clock=SystemClock())),
             results=self._results, bulks=Bulks(self._scan), replicas=self.replicas,
-            namespaces=self.namespaces, access=self._access, context=context,
+            namespaces=self.namespaces, access=self.access, context=context,
         )  # fmt: skip
         gates = GateScan(
             gates=Gates(self._scan), namespaces=self.namespaces, effects=effects, context=context

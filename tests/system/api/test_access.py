@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import psycopg
 import pytest
 import pytest_asyncio
 from google.protobuf import message_factory
@@ -37,7 +38,8 @@ from progressor.v1 import (
     step_service_pb2,
 )
 from tests.support.engine.points import eventually
-from tests.support.engine.replica import Replica, running_replica
+from tests.support.engine.replica import Replica, running_replica, starting_replica
+from tests.support.postgres.locks import until_blocked
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -102,6 +104,22 @@ async def _let_in(client: Client) -> None:
         return not await _is_refused(client)
 
     await eventually(is_let_in)
+
+
+async def test_an_engine_serves_once_it_knows_who_may_do_what(
+    database: str, engine: Engine
+) -> None:
+    with psycopg.connect(database) as locking, psycopg.connect(database, autocommit=True) as seeing:
+        locking.execute("LOCK TABLE progressor.access_tokens")
+        async with starting_replica(database, SETTINGS) as late:
+            await until_blocked(seeing)
+            assert not late.engine.serving.is_set()
+            locking.rollback()
+            await late.engine.serving.wait()
+            async with Client(
+                late.address, namespace=OWN, token=engine.admin_token, codec=BYTES, repeats=False
+            ) as client:
+                assert (await client.access.who_am_i()).principal == "token:admin"
 
 
 # --- The matrix
