@@ -78,6 +78,7 @@ def dev(
 ) -> None:
     """Run an engine and an example's processor, run the example, then serve until Ctrl-C."""
     config = settings.load()
+    config.check_exposure()
     if config.server.tls_certificate is not None:
         words = "progressor dev makes certificates of its own: use --tls"
         raise errors.ConfigError("server.tls_certificate", words)

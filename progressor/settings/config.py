@@ -43,6 +43,7 @@ from progressor.settings.sections import (
     Snapshots,
     Telemetry,
 )
+from progressor.wire.tls import stays_on_machine
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,23 @@ class Config:
     )
     namespaces: tuple[Namespace, ...] = ()
     sources: Mapping[str, Source] = dataclasses.field(default_factory=dict)
+
+    @property
+    def open_addresses(self) -> tuple[str, ...]:
+        """The addresses that other machines may reach, if nobody there needs credentials."""
+        if self.access.enabled:
+            return ()
+        return tuple(it for it in self.server.bind if not stays_on_machine(it))
+
+    def check_exposure(self) -> None:
+        """Raise ConfigError if an address is open to other machines and nobody asked for that."""
+        if self.open_addresses and not self.server.insecure:
+            raise errors.ConfigError(
+                "server.bind",
+                f"{self.open_addresses[0]!r} would let everybody who reaches it do everything: set "
+                "access.enabled to check who sends each request, or accept that with --insecure "
+                "(server.insecure = true)",
+            )
 
 
 _NAMESPACES = "namespaces"

@@ -100,6 +100,11 @@ class Server:
     bind: Annotated[tuple[str, ...], Meta(min_length=1, max_length=32)] = setting(
         ("127.0.0.1:7420",), "where to listen: host:port or unix:/path, separated by commas"
     )
+    insecure: bool = setting(
+        default=False,
+        meaning="listen at addresses that other machines can reach also while access.enabled is "
+        "false",
+    )
     workers: Annotated[int, Meta(ge=0, le=256)] = setting(
         1,
         "replica processes that share the port, each with the three pools and 2 more connections; "

@@ -55,6 +55,8 @@ async def host(
         whole_log(level=config.log.level, log_format=config.log.format, replica=name),
         signals(leaving),
     ):
+        if not one_of_many:
+            warn_of_exposure(config)
         async with open_engine(config) as engine:
             tame_collector()
             memory = Memory(
@@ -66,6 +68,15 @@ async def host(
             await until_left(leaving, work(engine), engine.failed(), memory.run())
             _log.info("engine drains", extra={"addresses": engine.addresses})
         _log.info("engine stopped")
+
+
+def warn_of_exposure(config: Config) -> None:
+    """Log a warning if other machines may reach the engine without credentials."""
+    if config.open_addresses:
+        _log.warning(
+            "no access control: whoever reaches the engine may do everything",
+            extra={"addresses": config.open_addresses, "advice": "set access.enabled"},
+        )
 
 
 def tame_collector() -> None:

@@ -26,7 +26,7 @@ import msgspec
 import progressor
 from progressor import errors
 from progressor.api.server.binding import reserved
-from progressor.cli.engine.hosting import host
+from progressor.cli.engine.hosting import host, warn_of_exposure
 from progressor.cli.engine.replica_process import (
     Notification,
     ReplicaFailed,
@@ -71,6 +71,7 @@ def serve(*, settings: Settings = Settings(), paused: Paused = False) -> ExitCod
     port, each on one core; a client's connection stays with one of them.
     """
     config = settings.load()
+    config.check_exposure()
     count = count_of(config.server.workers)
     if count > 1:
         return supervise(config, count, paused=paused)
@@ -120,6 +121,7 @@ async def _supervise(config: Config, count: int, *, paused: bool) -> ExitCode:
     set_up_logs(level=config.log.level, log_format=config.log.format)
     leaving = asyncio.Event()
     database = config.database.description
+    warn_of_exposure(config)
     with signals(leaving):
         async with contextlib.AsyncExitStack() as stack:
             bind = tuple(

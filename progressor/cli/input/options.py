@@ -401,6 +401,8 @@ class Settings:
     """The same as --set database.data_directory=…"""
     bind: str | None = None
     """The same as --set server.bind=…"""
+    insecure: Annotated[bool, Parameter(negative="")] = False
+    """The same as --set server.insecure=true"""
     workers: int | None = None
     """The same as --set server.workers=…; 0 for one per core."""
     log_level: str | None = None
@@ -413,6 +415,7 @@ class Settings:
             "database.dsn": self.dsn,
             "database.data_directory": self.data_directory,
             "server.bind": self.bind,
+            "server.insecure": True if self.insecure else None,
             "server.workers": self.workers,
             "log.level": self.log_level,
             "log.format": self.log_format,

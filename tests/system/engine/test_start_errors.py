@@ -161,8 +161,16 @@ CASES: dict[str, tuple[Arrange, str]] = {
         "telemetry.metrics_bind: cannot listen on '{taken}'",
     ),
     "address of another machine": (
-        lambda on: at(on, "--set", "server.bind=192.0.2.1:7420"),
+        lambda on: at(on, "--bind", "192.0.2.1:7420", "--set", "access.enabled=true"),
         "server.bind: cannot listen on '192.0.2.1:7420': ",
+    ),
+    "address for other machines, without access control": (
+        lambda on: at(on, "--bind", "127.0.0.1:0,[::]:0"),
+        "set access.enabled to check who sends each request, or accept that with --insecure",
+    ),
+    "address for other machines, several replicas": (
+        lambda on: at(on, "--bind", "0.0.0.0:0", "--workers", "2"),
+        "server.bind: '0.0.0.0:0' would let everybody who reaches it do everything",
     ),
     "socket in no directory": (
         lambda on: at(on, "--set", "server.bind=unix:/nowhere/engine.sock"),
@@ -262,3 +270,26 @@ def test_a_server_that_is_away_is_waited_for_and_named_without_the_password() ->
     )
     assert "\n" not in away["why"]
     assert SECRET not in f"{away}{rest}"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_engine_that_is_open_to_other_machines_says_so_once_at_its_start(workers: str) -> None:
+    arguments = ("--insecure", "--bind", "0.0.0.0:0", "--workers", workers)
+
+    with subprocess.Popen(
+        serving(*arguments, "--dsn", "postgresql://u@127.0.0.1:1/db"),
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        lines = map(json.loads, process.stderr)
+        warned: list[dict[str, object]] = []
+        while not warned or warned[-1]["event"] != "PostgreSQL is unreachable":
+            warned += [it for it in [next(lines)] if it["level"] == "warning"]
+        process.terminate()
+        process.stderr.read()
+
+    (said,) = (it for it in warned if "access control" in str(it["event"]))
+    assert said is warned[0]
+    assert "0.0.0.0:" in str(said["addresses"])

@@ -234,7 +234,7 @@ async def _end_of(request: object) -> None:
     ("settings", "key"),
     [
         ({"server.tls_certificate": "/nowhere", "server.tls_key": "/nowhere"}, "tls_certificate"),
-        ({"server.bind": "192.0.2.1:0"}, "server.bind"),
+        ({"server.bind": "192.0.2.1:0", "access.enabled": "true"}, "server.bind"),
         ({"server.bind": "127.0.0.1:7420,unix:/tmp/none"}, "server.workers"),
     ],
 )

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 import yaml
 
+from progressor import errors
 from progressor.settings import config
 
 DOCKER = Path(__file__).parents[3] / "docker"
@@ -178,11 +180,17 @@ POD = of_kind("Deployment")["spec"]["template"]
 CONTAINER = POD["spec"]["containers"][0]
 
 
+def manifest_environment() -> dict[str, str]:
+    """Return the variables of the manifest, but for secrets."""
+    return {it["name"]: it["value"] for it in CONTAINER["env"] if "value" in it}
+
+
 def test_the_ports_are_those_of_the_image() -> None:
     ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
+    given = manifest_environment()
 
     assert f"EXPOSE {ports['grpc']} {ports['metrics']}" in DOCKERFILE
-    assert CONTAINER["readinessProbe"]["grpc"]["port"] == ports["grpc"]
+    assert given["PROGRESSOR_SERVER_BIND"].startswith(f"0.0.0.0:{ports['grpc']},")
     assert CONTAINER["livenessProbe"]["tcpSocket"]["port"] == ports["grpc"]
     assert of_kind("Service")["spec"]["ports"][0]["port"] == ports["grpc"]
 
@@ -218,3 +226,24 @@ def test_the_variables_are_keys_of_the_configuration() -> None:
     job = of_kind("Job")["spec"]["template"]["spec"]["containers"][0]
 
     assert {variable["name"] for variable in (*CONTAINER["env"], *job["env"])} <= VARIABLES
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_of_the_compose_file_starts_with_its_variables(name: str) -> None:
+    config.load(environment=environment(name)).check_exposure()
+
+
+def test_the_image_alone_does_not_serve_without_access_control() -> None:
+    variables = dict(re.findall(r"\b(PROGRESSOR_\w+)=(\S+:\d+)", DOCKERFILE))
+    loaded = config.load(environment=variables)
+    with pytest.raises(errors.ConfigError, match=re.escape("access.enabled")):
+        loaded.check_exposure()
+
+    config.load(environment=variables | {"PROGRESSOR_ACCESS_ENABLED": "true"}).check_exposure()
+
+
+def test_the_manifest_of_kubernetes_has_access_control() -> None:
+    loaded = config.load(environment=manifest_environment())
+
+    assert loaded.access.enabled
+    assert CONTAINER["readinessProbe"]["exec"]["command"][1] in loaded.server.bind

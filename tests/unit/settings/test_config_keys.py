@@ -139,6 +139,7 @@ def test_the_reference_has_every_key_of_every_section() -> None:
         ("dsn", "database.dsn"),
         ("data_directory", "database.data_directory"),
         ("bind", "server.bind"),
+        ("insecure", "server.insecure"),
         ("workers", "server.workers"),
         ("log_level", "log.level"),
         ("log_format", "log.format"),
