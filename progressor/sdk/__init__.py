@@ -137,8 +137,12 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     )
     from progressor.sdk.codec.codecs import (
         BYTES as BYTES, BytesCodec as BytesCodec, CheckedCodec as CheckedCodec, Codec as Codec,
-        JSON as JSON, JsonCodec as JsonCodec, Payload as Payload,
+        DecryptionError as DecryptionError, JSON as JSON, JsonCodec as JsonCodec,
+        KeyNotFoundError as KeyNotFoundError, Payload as Payload,
+        RepeatableCodec as RepeatableCodec,
     )
+    from progressor.sdk.codec.encryption import Encrypted as Encrypted
+    from progressor.sdk.codec.keys import Keys as Keys
     from progressor.sdk.processor.links import EngineAddress as EngineAddress
     from progressor.sdk.processor.processor import Processor as Processor
     from progressor.sdk.processor.server import (
@@ -237,7 +241,12 @@ _MODULES = {
         ScheduleRunState ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify
         ScheduledStart Schedules SyncSchedules
     """,
-    "progressor.sdk.codec.codecs": "BYTES BytesCodec CheckedCodec Codec JSON JsonCodec Payload",
+    "progressor.sdk.codec.codecs": """
+        BYTES BytesCodec CheckedCodec Codec DecryptionError JSON JsonCodec KeyNotFoundError Payload
+        RepeatableCodec
+    """,
+    "progressor.sdk.codec.encryption": "Encrypted",
+    "progressor.sdk.codec.keys": "Keys",
     "progressor.sdk.processor.links": "EngineAddress",
     "progressor.sdk.processor.processor": "Processor",
     "progressor.sdk.processor.server": "Limits running serve",

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 from progressor.sdk.client.filters import FilterOptions, filter_to_wire
 from progressor.sdk.client.resource import Resource, blocking, iterated, listing_of, sent
-from progressor.sdk.codec.codecs import Payload, Typed
+from progressor.sdk.codec.codecs import Payload, Typed, for_request
 from progressor.sdk.codec.kinds import ANYTHING
 from progressor.sdk.codec.wire import Seconds, WireEnum
 from progressor.sdk.transport.connection import BlockingConnection, Connection
@@ -239,7 +239,7 @@ class Bulk(Resource[Connection]):
             operation_id=operation_id or uuid.uuid4().hex,
             kind=kind.number,
             filter=filter_to_wire(self.namespace, **options),
-            args=b"" if args is None else self.codec.encode(args),
+            args=for_request(self.codec, operation_id or "").encode(args),
             reason=reason,
             author=author,
             rate_max=rate_max or 0,

@@ -27,7 +27,7 @@ from progressor.sdk.client.resource import (
     sent,
     streamed,
 )
-from progressor.sdk.codec.codecs import Payload, Typed
+from progressor.sdk.codec.codecs import Payload, Typed, for_request
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
@@ -92,9 +92,11 @@ class Jobs(Resource[Connection]):
                 f"the graph has no node {graph.present[0]!r}: only a leader can add nodes to a job"
             )
             raise ValueError(message)
+        namespace = options.get("namespace") or self.namespace
+        codec = for_request(self.codec, idempotency_key, namespace, job_id)
         request = pb.SubmitJobRequest(
             job_id=job_id,
-            nodes=nodes_to_wire(graph, self.codec),
+            nodes=nodes_to_wire(graph, codec),
             idempotency_key=idempotency_key,
             caller_context=context,
             metadata=optional(object_to_wire, metadata),

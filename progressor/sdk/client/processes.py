@@ -19,7 +19,7 @@ from progressor.sdk.client.resource import (
     listing_of,
     sent,
 )
-from progressor.sdk.codec.codecs import Payload, Typed, decoded
+from progressor.sdk.codec.codecs import Payload, Typed, decoded, for_request
 from progressor.sdk.codec.kinds import ANYTHING, Decoded
 from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_to_wire, optional
 from progressor.sdk.transport.connection import BlockingConnection, Connection
@@ -232,21 +232,23 @@ class Processes(Resource[Connection]):
             ValueError: The timer without a name is given twice.
             ProcessAlreadyExistsError: The id is taken, and not by a request with this key.
         """
-        unnamed, named = values.timers_to_wire(timer, timers or {}, self.codec)
+        namespace = options.get("namespace") or self.namespace
+        codec = for_request(self.codec, idempotency_key, namespace, process_id)
+        unnamed, named = values.timers_to_wire(timer, timers or {}, codec)
         request = pb.PutRequest(
             process_id=process_id,
             status=status.number,
             detail=detail,
-            aux_state=self.codec.encode(state),
+            aux_state=codec.encode(state),
             metadata=optional(object_to_wire, metadata),
             previous_status=previous_status.number,
             created_at=optional(instant_to_wire, created_at),
             status_changed_at=optional(instant_to_wire, status_changed_at),
-            history=[values.event_to_wire(event, self.codec) for event in history],
+            history=[values.event_to_wire(event, codec) for event in history],
             timer=unnamed,
             named_timers=named,
             corrupted_by_type=corrupted_by_type.number,
-            result=self.codec.encode(result),
+            result=codec.encode(result),
             idempotency_key=idempotency_key,
             state_version=state_version,
         )
@@ -470,7 +472,8 @@ def _task(  # noqa: PLR0913  # what all requests that become tasks have
 ) -> Exchange[Result]:
     request.namespace = namespace or resource.namespace
     request.process_id = process_id
-    request.args = resource.codec.encode(args)
+    codec = for_request(resource.codec, idempotency_key, request.namespace, process_id)
+    request.args = codec.encode(args)
     if idempotency_key:
         request.idempotency_key = idempotency_key
     if context:

@@ -61,6 +61,36 @@ class CheckedCodec(Protocol):
         """Return a part of `kind` that the codec cannot write, and why; None: it may write all."""
 
 
+@runtime_checkable
+class RepeatableCodec(Protocol):
+    """A codec that may encode one value differently each time, unless it is told not to."""
+
+    def repeatable(self, scope: str, /) -> Codec:
+        """Return a codec that encodes the same value as the same bytes within a scope."""
+
+
+class DecryptionError(Exception):
+    """A payload cannot be decrypted: it was changed, or the key is not the one it was made with.
+
+    In a handler it fails the attempt, which is retried by the policy of the namespace.
+    """
+
+
+class KeyNotFoundError(DecryptionError):
+    """A payload is encrypted with a key that this program does not have.
+
+    A handler that meets it counts as not reached: the step waits for a processor that has the key,
+    uses up no attempt, and breaks nothing.
+    """
+
+    reason = "PAYLOAD_KEY_NOT_FOUND"
+
+    def __init__(self, key_id: str, place: str) -> None:
+        """Name the key, and where it was looked for."""
+        self.key_id = key_id
+        super().__init__(f"no key with the id {key_id!r} in {place}")
+
+
 class JsonCodec:
     """JSON by msgspec: dataclasses, structs, datetimes, enums and the types of JSON."""
 
@@ -126,6 +156,13 @@ class Typed:
 
 JSON = JsonCodec()
 BYTES = BytesCodec()
+
+
+def for_request(codec: Codec, idempotency_key: str, *scope: str) -> Codec:
+    """Return the codec of a request, whose payloads are the same when it is sent again."""
+    if not idempotency_key or not isinstance(codec, RepeatableCodec):
+        return codec
+    return codec.repeatable("\0".join((*scope, idempotency_key)))
 
 
 def decoded(codec: Codec, data: bytes, kind: TypeForm[Decoded]) -> Decoded:

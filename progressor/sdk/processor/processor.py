@@ -16,7 +16,7 @@ import grpc
 from typing_extensions import TypeForm
 
 from progressor import errors
-from progressor.sdk.codec.codecs import JSON, Codec, Payload
+from progressor.sdk.codec.codecs import JSON, Codec, KeyNotFoundError, Payload
 from progressor.sdk.processor import server
 from progressor.sdk.processor.blocking import BlockingWarning, watched
 from progressor.sdk.processor.checks import (
@@ -165,6 +165,7 @@ class Processor(Generic[State]):
         if version is not None:
             self._versions = StateVersions(owner, version, state_type=state, codec=codec)
         self._version = self._refused_version = version or 1
+        self._missing_key = ""
         self._release = _checked_release(release, owner)
         self._name = name
         self._state_type = state
@@ -435,6 +436,8 @@ class Processor(Generic[State]):
                 # A plain handler runs on, and must learn of it.
                 attempt.link.is_lost = True
             raise
+        except KeyNotFoundError as error:
+            return self._without_key(request, error)
         except errors.LeaseLostError as error:
             return failure(grpc.StatusCode.ABORTED, str(error), error.reason)
         except Exception as error:  # noqa: BLE001  # an exception of the user's code ends this step alone
@@ -539,6 +542,16 @@ class Processor(Generic[State]):
             self._refused_version = version
             _log.warning("step refused: %s (%s)", message, text_of_step(request))
         return failure(grpc.StatusCode.ABORTED, message, STATE_TOO_NEW)
+
+    def _without_key(
+        self, request: pb.ProcessRequest, error: KeyNotFoundError
+    ) -> pb.ProcessResponse:
+        """Refuse a step until the key of a payload is here, as if this processor were not."""
+        if error.key_id != self._missing_key:
+            # Not for each of many steps.
+            self._missing_key = error.key_id
+            _log.warning("step refused: %s (%s)", error, text_of_step(request))
+        return failure(grpc.StatusCode.UNAVAILABLE, str(error), error.reason)
 
     def _failed(self, request: pb.ProcessRequest, error: Exception) -> pb.ProcessResponse:
         self._log(request, "handler raised", error)

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from progressor.sdk.codec.codecs import CheckedCodec, Codec, Payload
+from progressor.sdk.codec.codecs import CheckedCodec, Codec, DecryptionError, Payload
 from progressor.sdk.codec.kinds import name_of
 from progressor.sdk.processor.checks import name_of_handler
 from progressor.sdk.processor.verdicts import Fail, text_of_error
@@ -117,6 +117,8 @@ class StateVersions:
                 data = self._upgraded(data, at)
                 at += 1
             return self._codec.decode(data, self._state_type)
+        except DecryptionError:
+            raise  # of the payload, not of an upgrade
         except Exception as error:
             # After the last upgrade `at` is the version of the processor, whose type is not met.
             where = f"from version {at}" if at < self.version else f"to version {at}"
