@@ -181,6 +181,13 @@ SEED ?= 1
 chaos: $(DONE)/dev ## Break everything under load, and judge: MINUTES=n SEED=s
 	$(RUN) tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+# Requests, frames of sessions, answers of processors and connections.
+COUNT ?= 20000
+
+.PHONY: fuzz
+fuzz: $(DONE)/dev ## Send malformed requests, frames and answers: COUNT=n SEED=s
+	$(RUN) tests.fuzz --count $(COUNT) --seed $(SEED) $(ARGS)
+
 .PHONY: test-faults
 test-faults: $(DONE)/dev ## With faults: wires cut, processes killed, PostgreSQL gone
 	$(RUN) pytest tests/faults $(ARGS)

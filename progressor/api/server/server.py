@@ -8,8 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
 from progressor.api.access import AccessServicer
@@ -33,9 +31,9 @@ from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
+from progressor.wire.services import add_services
 from progressor.wire.tls import Reloaded, TlsMaterial, server_credentials
 
-_HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 _NO_ADDRESS = "must name at least one address, not ''"
 _OF_CLIENTS: Labels = ("client",)
@@ -168,9 +166,7 @@ class ApiServer:
         server.add_generic_rpc_handlers(
             tuple(self._interceptor.handler(it, self._sessions) for it in self._servicers)
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (*self._names, _HEALTH_SERVICE, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        add_services(server, self._health, self._names)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(server.stop, None)
             addresses = []

@@ -12,8 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
 
 from progressor.sdk.processor.links import Engine, EngineAddress, ServiceLink, StepLink
 from progressor.sdk.processor.streaming import AnswerStep, StepServer
@@ -21,6 +20,7 @@ from progressor.sdk.processor.verdicts import failure
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX, check_address
 from progressor.sdk.transport.trust import Context, Guard, ServerTls, Trust
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.wire.services import add_services
 from progressor.wire.tls import server_credentials
 
 try:
@@ -171,11 +171,8 @@ async def running(
     service = grpc.method_handlers_generic_handler(_SERVICE_NAME, handlers)
     server.add_generic_rpc_handlers((service,))
     health_servicer = _Health()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    add_services(server, health_servicer, (_SERVICE_NAME,))
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection(
-        (_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
     if certificate is None:
         port = server.add_insecure_port(bind)
     else:

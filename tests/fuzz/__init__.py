@@ -1,0 +1,1 @@
+"""Malformed requests, frames, answers and connections by the hundred thousand: `make fuzz`."""
