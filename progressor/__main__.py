@@ -10,6 +10,7 @@ _EXTRAS = {
     "rich": "cli",
     "cronsim": "engine",
     "cryptography": "engine",
+    "joserfc": "engine",
     "opentelemetry.exporter": "engine",
     "opentelemetry.sdk": "engine",
     "prometheus_client": "engine",

@@ -22,7 +22,6 @@ from progressor.domain.access.rights import (
     Right,
     Role,
     is_pattern,
-    matches,
 )
 from progressor.domain.access.tokens import NAME_RULE, ApiToken, is_token_name
 from progressor.v1 import access_service_pb2 as pb
@@ -31,7 +30,7 @@ from progressor.wire.shapes import UNSENT, Field, Shape, between, enum_numbers
 
 _log = logging.getLogger(__name__)
 
-_KINDS = ("token:", "cert:", "oidc:")
+_KINDS = ("token:", "cert:", "user:", "group:")
 
 LIFETIME_MIN = dt.timedelta(seconds=1)
 LIFETIME_MAX = dt.timedelta(days=3660)
@@ -42,9 +41,8 @@ _ROLES = {number: role for role, number in enum_numbers(Role, pb.Role.DESCRIPTOR
 def _check_principal(value: str, field: str) -> None:
     check_id(value, field)
     if value != EVERYTHING and not value.startswith(_KINDS):
-        wire.refuse(
-            field, f"must be * or begin with token:, cert: or oidc:, got {wire.shown(value)}"
-        )
+        kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
+        wire.refuse(field, f"must be * or begin with {kinds}, got {wire.shown(value)}")
     if not is_pattern(value):
         wire.refuse(field, f"may have a * only at its end, got {wire.shown(value)}")
 
@@ -134,14 +132,13 @@ class AccessServicer(Servicer):
     @reading(lambda _: None)
     async def who_am_i(self, _message: None, context: CallContext) -> pb.WhoAmIResponse:
         caller = caller_of(context)
-        names = caller.principal.names
-        bindings = self._backend().access.rules.bindings if self._is_controlled else ()
+        bindings: tuple[Binding, ...] = ()
+        if self._is_controlled:
+            bindings = self._backend().access.rules.bindings_of(caller.principal)
         identity = Identity(
             principal=caller.principal.name,
             groups=caller.principal.groups,
-            bindings=tuple(
-                it for it in bindings if any(matches(it.principal, name) for name in names)
-            ),
+            bindings=bindings,
             is_access_controlled=self._is_controlled,
         )
         return identity_to_wire(identity)

@@ -21,6 +21,7 @@ from progressor.api.calls.servicer import Backend
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
+from progressor.engine.access import AccessControl
 from progressor.engine.certificates import (
     metrics_context,
     processor_credentials,
@@ -103,6 +104,9 @@ class Engine:
         )
         self._wiring: Wiring | None = None
         self._health = _Health()
+        self._access = AccessControl(
+            config, lambda: self._backend().access, clock=clock, metrics=self.metrics
+        )
         self._server = ApiServer(
             self._backend,
             log_levels=LogLevelSwitch(asyncio.get_running_loop().call_later),
@@ -110,7 +114,7 @@ class Engine:
             tracing=self._telemetry.tracing,
             metrics=self.metrics,
             clock=clock,
-            access_controlled=config.access.enabled,
+            guard=self._access.guard,
             listening=Listening(
                 bind=config.server.bind,
                 message_bytes_max=config.server.message_bytes_max,
@@ -152,6 +156,10 @@ class Engine:
                 *(
                     group.create_task(it.watch(), name="watch certificates")
                     for it in self._watched()
+                ),
+                *(
+                    group.create_task(fetch(), name="fetch keys of an issuer")
+                    for fetch in self._access.fetchers
                 ),
             ]
             try:

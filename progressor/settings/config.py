@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
@@ -30,6 +30,8 @@ from progressor.settings.decoding import (
     plain,
     unknown_key,
 )
+from progressor.settings.issuers import TABLE as ISSUERS
+from progressor.settings.issuers import Issuer, decode_issuers
 from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_namespaces
 from progressor.settings.sections import (
     AccessSettings,
@@ -45,12 +47,16 @@ from progressor.settings.sections import (
 )
 from progressor.wire.tls import stays_on_machine
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings, each from the strongest source that gave it; the dataclasses are the sections.
 
-    ``processor_credentials`` are by the names that namespaces give. ``namespaces`` are created at
+    ``processor_credentials`` are by the names that namespaces give, ``issuers`` those of
+    ``access.issuers`` by the names that begin their principals. ``namespaces`` are created at
     start if absent; existing ones are left unchanged, so that an update at run time survives a
     restart. ``sources`` has the keys that were given.
     """
@@ -68,6 +74,7 @@ class Config:
     processor_credentials: Mapping[str, ProcessorCredentials] = dataclasses.field(
         default_factory=dict
     )
+    issuers: Mapping[str, Issuer] = dataclasses.field(default_factory=dict)
     namespaces: tuple[Namespace, ...] = ()
     sources: Mapping[str, Source] = dataclasses.field(default_factory=dict)
 
@@ -156,6 +163,7 @@ def load(
     path = _find_file(file, environment)
     tables = _tables(_read_file(path), str(path)) if path else {}
     namespaces, credentials = tables.pop(_NAMESPACES, None), tables.pop(_CREDENTIALS, None)
+    issuers = _inner_table(tables, ISSUERS)
     source = Source(SourceKind.FLAG, "command line")
     values = dict(_in_file(tables)) | _in_environment(environment)
     values |= {key: Given(value=it, source=source, is_text=True) for key, it in flags.items()}
@@ -173,11 +181,15 @@ def load(
     loaded = Config(
         **sections,
         processor_credentials=decode_credentials(credentials) if credentials else {},
+        issuers=decode_issuers(issuers) if issuers else {},
         namespaces=decode_namespaces(namespaces) if namespaces else (),
         sources={name: given.source for name, given in values.items()}
-        | ({_CREDENTIALS: credentials.source} if credentials else {}),
+        | ({_CREDENTIALS: credentials.source} if credentials else {})
+        | ({ISSUERS: issuers.source} if issuers else {}),
     )
     _check_credentials(loaded)
+    if loaded.issuers and not loaded.access.enabled:
+        raise errors.ConfigError("access.enabled", f"must be true if {ISSUERS} is given")
     if loaded.telemetry.metrics_tls and loaded.server.tls_certificate is None:
         words = "must be given if telemetry.metrics_tls is true"
         raise errors.ConfigError("server.tls_certificate", words)
@@ -207,6 +219,7 @@ def reference() -> list[ReferenceRow]:
     """Return every key; its meaning includes its unit and bounds. The docs are made of it."""
     keys = {name: key for name, (_, key) in _KEYS.items()}
     for prefix, table in (
+        (f"{ISSUERS}.NAME", Issuer),
         (f"{_CREDENTIALS}.NAME", ProcessorCredentials),
         ("namespaces.NAME", NamespaceTable),
         ("namespaces.NAME.retry_policy", RetryTable),
@@ -231,16 +244,19 @@ def effective(config: Config) -> list[EffectiveRow]:
         shown = redact_dsn(value) if key.secret else plain(value)
         source = config.sources.get(name, Source())
         rows.append(EffectiveRow(key=name, value=shown, source=source))
-    return [*rows, *_effective_credentials(config)]
+    rows += _effective(config, ISSUERS, config.issuers)
+    return [*rows, *_effective(config, _CREDENTIALS, config.processor_credentials)]
 
 
-def _effective_credentials(config: Config) -> Iterator[EffectiveRow]:
-    for name, table in config.processor_credentials.items():
-        for key in keys_of(ProcessorCredentials):
+def _effective(
+    config: Config, prefix: str, tables: Mapping[str, "DataclassInstance"]
+) -> Iterator[EffectiveRow]:
+    for name, table in tables.items():
+        for key in keys_of(type(table)):
             yield EffectiveRow(
-                key=f"{_CREDENTIALS}.{name}.{key.name}",
+                key=f"{prefix}.{name}.{key.name}",
                 value=plain(getattr(table, key.field)),
-                source=config.sources.get(_CREDENTIALS, Source()),
+                source=config.sources.get(prefix, Source()),
             )
 
 
@@ -287,6 +303,17 @@ def _in_file(tables: Mapping[str, Given]) -> Iterator[tuple[str, Given]]:
         _check_section(section, table)
         for name, given in given_table(table, prefix=section).items():
             yield f"{section}.{name}", given
+
+
+def _inner_table(tables: dict[str, Given], name: str) -> Given | None:
+    """Take a table of tables out of the section that it is in; None without one."""
+    section, _, inner = name.partition(".")
+    table = tables.get(section)
+    if table is None or not isinstance(table.value, dict) or inner not in table.value:
+        return None
+    others = {key: value for key, value in table.value.items() if key != inner}
+    tables[section] = dataclasses.replace(table, value=others)
+    return dataclasses.replace(table, value=table.value[inner])
 
 
 def _check_section(section: str, table: Given) -> None:

@@ -7,7 +7,8 @@ A *principal* is who sends a request, as its credentials say:
 
   token:NAME            an API token of this name
   cert:NAME             a client certificate: its SPIFFE id, else its first subject alternative name
-  oidc:ISSUER:SUBJECT   a token of OpenID Connect from a configured issuer
+  user:ISSUER/NAME      a token of OpenID Connect from the configured issuer access.issuers.ISSUER; its groups
+                        are further names, group:ISSUER/NAME
 
 A *binding* gives a role to the principals, and in the namespaces, that its two patterns match. A pattern is
 a name, the beginning of one followed by *, or * alone. What belongs to no namespace needs a role in *.

@@ -26,12 +26,12 @@ NO_PROXY = ("grpc.enable_http_proxy", 0)
 """A channel option: through a proxy, what is sent to this machine would leave it (`http_proxy`)."""
 
 _READS_MAX = 3
-_TOKEN = re.compile(r"[\x21-\x7e]{1,8000}")
+_TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 _LOCAL = re.compile(
     r"unix(-abstract)?:.*|(dns:///|ipv[46]:)?(localhost|127(\.\d{1,3}){3}|\[::1\]):\d+", re.ASCII
 )
 
-_UNSENDABLE = "a token must be 1 to 8,000 printable ASCII characters without spaces"
+_UNSENDABLE = "a token must be 1 to 16,384 printable ASCII characters without spaces"
 
 _NOT_CONNECTED = "failed to connect to all addresses"
 # Before the connection was ready; a server says no more than that.

@@ -1,11 +1,13 @@
 """Methods behind access control: each request is checked before, and its answer emptied after."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
 
+from progressor import errors
 from progressor.api.calls.traces import CallContext, Known, grpc_context_of, trace_context_of
 from progressor.api.guard.callers import Credentials, credentials_of
 from progressor.api.guard.guard import Guard
@@ -16,6 +18,8 @@ from progressor.domain.access.rights import Right
 Method = Callable[..., Awaitable[Message]]
 Watch = Callable[..., AsyncGenerator[Message, None]]
 """A method that answers with a stream of messages."""
+
+RECHECK_SECONDS = 1.0
 
 _WAITING = frozenset({Right.CALL, Right.READ})
 """The rights of requests that may wait for long."""
@@ -62,6 +66,33 @@ def credentials_in(context: CallContext) -> Credentials:
     call = grpc_context_of(context)
     found = getattr(call, "credentials", None)
     return found if isinstance(found, Credentials) else credentials_of(call)
+
+
+class Recheck:
+    """Checks every second whether what opened a stream is still valid, and ends it if not.
+
+    Messages and calls are checked by themselves; this is for a stream that has none.
+    """
+
+    def __init__(
+        self, check: Callable[[], object], end: Callable[[errors.ProgressorError], None]
+    ) -> None:
+        self._check, self._end = check, end
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(RECHECK_SECONDS, self._look)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        try:
+            self._check()
+        except errors.StorageUnavailableError:
+            pass
+        except errors.RequestError as error:
+            self._end(error)
+            return
+        self._timer = self._loop.call_later(RECHECK_SECONDS, self._look)
 
 
 async def _admitted(rpc: str, request: Any, context: CallContext, guard: Guard) -> Known:  # noqa: ANN401  # of the RPC

@@ -13,7 +13,7 @@ import functools
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -25,6 +25,7 @@ from progressor import errors
 from progressor.api.calls import status
 from progressor.api.calls.guarded import (
     Method,
+    Recheck,
     Watch,
     credentials_in,
     guarded,
@@ -174,8 +175,11 @@ class Interceptor:
             self._watches.add(task)
             try:
                 async with contextlib.aclosing(guarded(request, context)) as responses:
-                    async for message in responses:
-                        await call.write(message)
+                    with self.rechecked(
+                        descriptor.name, context, functools.partial(self.cut_short, task)
+                    ):
+                        async for message in responses:
+                            await call.write(message)
             except grpc.aio.InternalError as error:
                 # The client has left, and gRPC has not yet cancelled the call.
                 raise asyncio.CancelledError from error
@@ -263,6 +267,21 @@ class Interceptor:
     def credentials_of(self, context: CallContext) -> Credentials | None:
         """Return the credentials of a stream, for the calls that it carries; None: unchecked."""
         return None if self._guard is None else credentials_in(context)
+
+    @contextlib.contextmanager
+    def rechecked(
+        self, name: str, context: CallContext, end: Callable[[errors.ProgressorError], None]
+    ) -> Iterator[None]:
+        """Call ``end`` once what opened a stream is not valid any more; for its whole length."""
+        if self._guard is None:
+            yield
+            return
+        check = functools.partial(self._guard.authenticated_now, name, credentials_in(context))
+        recheck = Recheck(check, end)
+        try:
+            yield
+        finally:
+            recheck.close()
 
     def weigh(self, size: int) -> None:
         """Say how large the request is that the current task is about to have served."""

@@ -6,7 +6,7 @@ network may have been read by others, and is refused.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from progressor import access_errors
 from progressor.clock import Clock
@@ -14,11 +14,23 @@ from progressor.domain.access import tokens
 from progressor.domain.access.rights import PRINCIPAL_BYTES_MAX, Principal
 from progressor.storage.access.access import Access
 
+if TYPE_CHECKING:  # needs a library that an engine without issuers does not load
+    from progressor.api.guard.identity_tokens import IdentityTokens
+    from progressor.api.guard.issuer_keys import IssuerKeys
+
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SPIFFE = "peer_spiffe_id"
 _NAME_BYTES_MAX = PRINCIPAL_BYTES_MAX - len("cert:")
 _LOCAL_PEERS = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
+
+
+class UnknownKeyError(access_errors.UnauthenticatedError):
+    """The key of an identity token is not known; it may be once ``keys`` are fetched again."""
+
+    def __init__(self, told: str, keys: "IssuerKeys") -> None:
+        self.keys = keys
+        super().__init__(told)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +62,22 @@ def credentials_of(context: Any) -> Credentials:  # noqa: ANN401  # of gRPC
 class Callers:
     """Finds the principal of credentials."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, identity_tokens: "IdentityTokens | None" = None) -> None:
+        self._clock, self._identity_tokens = clock, identity_tokens
 
-    async def principal_of(self, credentials: Credentials, access: Access) -> Principal:
+    def principal_of(self, credentials: Credentials, access: Access) -> Principal:
         """Return who proved to be who.
 
         Raises:
+            UnknownKeyError: Nobody did with the keys of issuers that are known.
             UnauthenticatedError: Nobody did; it says why, for the log.
         """
         if credentials.token is not None:
             if not credentials.tokens_allowed:
                 _refuse("a token in plaintext, not from this machine")
-            return self._of_api_token(credentials.token, access)
+            if self._identity_tokens is None or credentials.token.startswith(tokens.PREFIX):
+                return self._of_api_token(credentials.token, access)
+            return self._identity_tokens.principal_of(credentials.token)
         if not credentials.certificate_names:
             _refuse("neither a token nor a client certificate")
         first, *others = (f"cert:{name}" for name in credentials.certificate_names)

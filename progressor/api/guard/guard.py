@@ -11,10 +11,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from progressor import access_errors, errors
-from progressor.api.guard.callers import Callers, Credentials
+from progressor.api.guard.callers import Callers, Credentials, UnknownKeyError
 from progressor.api.guard.payloads import hide
 from progressor.api.guard.rules import RULES
-from progressor.clock import Clock
 from progressor.domain.access.rights import (
     EVERYTHING,
     Binding,
@@ -69,10 +68,9 @@ ANYBODY = Caller(NO_PRINCIPAL, UNRESTRICTED)
 class Guard:
     """Checks the requests of an engine with access control."""
 
-    def __init__(self, access: Callable[[], Access], *, clock: Clock) -> None:
+    def __init__(self, access: Callable[[], Access], callers: Callers) -> None:
         """Build a guard; ``access`` raises `errors.StorageUnavailableError` while there is none."""
-        self._access = access
-        self._callers = Callers(clock)
+        self._access, self._callers = access, callers
 
     async def authenticated(self, rpc: str, credentials: Credentials) -> Caller:
         """Return who sends a request.
@@ -80,15 +78,29 @@ class Guard:
         Raises:
             UnauthenticatedError: Its credentials are not valid; the log says why.
         """
+        try:
+            return self._caller(credentials)
+        except access_errors.UnauthenticatedError as error:
+            if not isinstance(error, UnknownKeyError):
+                _log_refusal(rpc, credentials, error)
+                raise
+            keys = error.keys
+        await keys.ask()
+        return self.authenticated_now(rpc, credentials)
+
+    def authenticated_now(self, rpc: str, credentials: Credentials) -> Caller:
+        """Return who has opened a stream, as `authenticated`, by what is known at once."""
+        try:
+            return self._caller(credentials)
+        except access_errors.UnauthenticatedError as error:
+            _log_refusal(rpc, credentials, error)
+            raise
+
+    def _caller(self, credentials: Credentials) -> Caller:
         access = self._access()
         if not access.is_known:
             raise errors.StorageUnavailableError(_NOT_LOADED)
-        try:
-            principal = await self._callers.principal_of(credentials, access)
-        except access_errors.UnauthenticatedError as error:
-            facts = {"method": rpc, "peer": credentials.peer, "why": error.told}
-            _log.warning("request without valid credentials", extra=facts)
-            raise
+        principal = self._callers.principal_of(credentials, access)
         return Caller(principal, access.rules.permissions_of(principal))
 
     def check(self, rpc: str, request: Any, caller: Caller) -> None:  # noqa: ANN401  # of the RPC
@@ -113,3 +125,10 @@ class Guard:
             getattr(request, "namespace", ""),
             lambda namespace: caller.permissions.allow(Right.READ_PAYLOADS, namespace),
         )
+
+
+def _log_refusal(
+    rpc: str, credentials: Credentials, error: access_errors.UnauthenticatedError
+) -> None:
+    facts = {"method": rpc, "peer": credentials.peer, "why": error.told}
+    _log.warning("request without valid credentials", extra=facts)

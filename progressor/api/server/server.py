@@ -46,6 +46,8 @@ _NOTIFY_SECONDS = 2.0
 # The time to send the last responses after their methods have returned.
 _FLUSH_SECONDS = 0.25
 
+_METADATA_BYTES_MAX = 32 * 1024
+
 # Clients may ping often, also without a call, to notice a dead replica; we ping them, so that a
 # caller whose machine vanished does not hold its place for gRPC's default of two hours.
 _KEEPALIVE_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -109,14 +111,14 @@ class ApiServer:
         replica_name: str,
         clock: Clock,
         listening: Listening,
-        access_controlled: bool = False,
+        guard: Guard | None = None,
         metrics: Metrics | None = None,
         tracing: Tracing = SILENT,
     ) -> None:
         """Build the services.
 
         ``backend`` returns what they call; it raises `errors.StorageUnavailableError` while there
-        is none.
+        is none. Without a ``guard`` there is no access control.
         """
         self._turns = Turns()
         processes = ProcessServicer(backend, turns=self._turns)
@@ -128,7 +130,7 @@ class ApiServer:
             ScheduleServicer(backend, clock=clock),
             StepServicer(backend),
             BulkServicer(backend),
-            AccessServicer(backend, is_controlled=access_controlled),
+            AccessServicer(backend, is_controlled=guard is not None),
             ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
         )
         self._names = [it.service.full_name for it in self._servicers]
@@ -138,7 +140,7 @@ class ApiServer:
             clock=clock,
             metrics=metrics,
             tracing=tracing,
-            guard=Guard(lambda: backend().access, clock=clock) if access_controlled else None,
+            guard=guard,
         )
         self._sessions = Sessions(
             processes,
@@ -224,6 +226,9 @@ class ApiServer:
             ("grpc.max_receive_message_length", self._listening.message_bytes_max),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", self._listening.streams_max),
+            # gRPC's own bound is 8 KiB; an identity token that names many groups may be larger.
+            ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+            ("grpc.absolute_max_metadata_size", 2 * _METADATA_BYTES_MAX),
             # gRPC's own bound on requests that Python has not taken up yet is 1,000, over which it
             # cancels them without a word, those after a burst too.
             ("grpc.server.max_pending_requests", self._listening.streams_max),

@@ -8,6 +8,7 @@
   more is read; a client that takes none for STALL_SECONDS, with STALLED_BYTES waiting, is cut off.
 - Before the connection reaches its maximum age, the session says that it drains: its client opens
   the next one over a new connection, and what is in flight here is answered.
+- A session whose token ends, by its lifetime or by a revocation, ends with UNAUTHENTICATED.
 - While draining, the session says so once and refuses what is new, except Get. It ends when its
   client has closed its side and all is answered, or when the drain is over.
 """
@@ -137,7 +138,7 @@ class Session:
         self._reading: asyncio.Task[None] | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._taken_at = 0.0
-        self._fault: errors.RequestError | None = None
+        self._fault: errors.ProgressorError | None = None
         self._is_closed = self._is_cut_off = False
         self.unsent_bytes = 0
         """What waits for the client, and is being written."""
@@ -164,11 +165,11 @@ class Session:
         finally:
             self._forget_calls()
 
-    def cut_off(self, why: str) -> None:
-        """End at once with OverloadedError; answers that were not taken are dropped."""
+    def cut_off(self, fault: errors.ProgressorError) -> None:
+        """End at once with an error; answers that were not taken are dropped."""
         if self._running is None or self._is_cut_off:
             return
-        self._fault = errors.OverloadedError(why, RETRY_AFTER)
+        self._fault = fault
         self._is_closed = self._is_cut_off = True
         for item in self._outbox.clear():
             self._note_taken(item)
@@ -298,8 +299,11 @@ class Session:
             self._stall = self._loop.call_later(left, self._look)
             return
         self.cut_off(
-            f"the client has read no answers for {STALL_SECONDS:g} s; {self.unsent_bytes} bytes of "
-            "answers are waiting for it"
+            errors.OverloadedError(
+                f"the client has read no answers for {STALL_SECONDS:g} s; {self.unsent_bytes} "
+                "bytes of answers are waiting for it",
+                RETRY_AFTER,
+            )
         )
 
     def _note_taken(self, item: Reply) -> None:
@@ -375,6 +379,7 @@ class Sessions:
         Raises:
             InvalidRequestError: The client sent an invalid frame.
             OverloadedError: SESSIONS_MAX others are open; or its answers are not taken.
+            UnauthenticatedError: What opened it is not valid any more.
             ShuttingDownError: It came too late.
         """
         if self._ended:
@@ -390,7 +395,8 @@ class Sessions:
             seconds = _AGE_SHARE * self._age_max.total_seconds()
             aging = asyncio.get_running_loop().call_later(seconds, session.notify_draining)
         try:
-            await session.run()
+            with self.interceptor.rechecked(_RPC, context, session.cut_off):
+                await session.run()
         finally:
             if aging is not None:
                 aging.cancel()
@@ -409,8 +415,11 @@ class Sessions:
             before = self.unsent_bytes
             most = max(self._open, key=lambda session: session.unsent_bytes)
             most.cut_off(
-                f"{self.unsent_bytes} bytes of unread answers wait for clients of this replica, "
-                f"{most.unsent_bytes} of them for this one"
+                errors.OverloadedError(
+                    f"{self.unsent_bytes} bytes of unread answers wait for clients of this "
+                    f"replica, {most.unsent_bytes} of them for this one",
+                    RETRY_AFTER,
+                )
             )
             if self.unsent_bytes == before:
                 return  # all of it is being written

@@ -111,7 +111,8 @@ async def why(
 ) -> ExitCode:
     """Say whether a request would be served, and which binding allows it; exit code 1 if not.
 
-    RPC is its name, as in Start. A principal is token:NAME, cert:NAME or oidc:ISSUER:SUBJECT.
+    RPC is its name, as in Start. A principal is token:NAME, cert:NAME or user:ISSUER/NAME; a group
+    of users is group:ISSUER/NAME.
     """
     async with client_of(options) as client:
         found = await client.access.check(
@@ -136,8 +137,8 @@ async def grant(
 ) -> None:
     """Give a role to a principal; to give it again changes nothing.
 
-    A principal is token:NAME, cert:NAME or oidc:ISSUER:SUBJECT, or the beginning of one followed by
-    * (in quotes).
+    A principal is token:NAME, cert:NAME, user:ISSUER/NAME or group:ISSUER/NAME, or the beginning of
+    one followed by * (in quotes).
     """
     async with client_of(options) as client:
         added = await client.access.add_binding(principal, Role(role), namespaces)

@@ -76,9 +76,9 @@ class Binding:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who sends a request: ``token:NAME``, ``cert:NAME`` or ``oidc:ISSUER:SUBJECT``.
+    """Who sends a request: ``token:NAME``, ``cert:NAME`` or ``user:ISSUER/NAME``.
 
-    ``groups``: further names that bindings may be for.
+    ``groups``: further names that bindings may be for, those of a user ``group:ISSUER/NAME``.
     """
 
     name: str
@@ -141,6 +141,10 @@ class AccessRules:
 
     def __init__(self, bindings: Iterable[Binding] = ()) -> None:
         self.bindings = tuple(bindings)
+        self._exact: dict[str, list[Binding]] = {}
+        for binding in self.bindings:
+            self._exact.setdefault(binding.principal, []).append(binding)
+        self._patterns = tuple(it for it in self.bindings if it.principal.endswith("*"))
         self._known: dict[tuple[str, ...], Permissions] = {}
 
     def permissions_of(self, principal: Principal) -> Permissions:
@@ -149,8 +153,14 @@ class AccessRules:
         if known is None:
             if len(self._known) >= _PRINCIPALS_MAX:
                 self._known.clear()
-            known = Permissions(
-                it for it in self.bindings if any(matches(it.principal, name) for name in names)
-            )
-            self._known[names] = known
+            known = self._known[names] = Permissions(self.bindings_of(principal))
         return known
+
+    def bindings_of(self, principal: Principal) -> tuple[Binding, ...]:
+        """Return the bindings for a principal; of many names few are looked at."""
+        names = principal.names
+        exact = (it for name in names for it in self._exact.get(name, ()) if name[-1:] != "*")
+        patterns = (
+            it for it in self._patterns if any(matches(it.principal, name) for name in names)
+        )
+        return (*exact, *patterns)

@@ -27,7 +27,7 @@ from progressor.sdk.transport.exchange import (
 )
 from progressor.sdk.transport.failures import error_for, read_status
 from progressor.sdk.transport.propagation import trace_metadata
-from progressor.sdk.transport.security import OPEN, Security
+from progressor.sdk.transport.security import OPEN, Authorization, Security
 from progressor.sdk.transport.session import NoSessionsError, Sessions
 from progressor.wire.tls import TlsMaterial
 
@@ -118,11 +118,22 @@ class Endpoint:
         return Watch(subscription, away_max=self.timeout, jitter=self.jitter)
 
     def pause_after(
-        self, error: grpc.RpcError, tries: Attempts | Watch[Any], *, is_closed: bool
+        self,
+        error: grpc.RpcError,
+        tries: Attempts | Watch[Any],
+        *,
+        is_closed: bool,
+        sent: Authorization,
     ) -> float:
-        """Return the seconds to wait before the next attempt, or raise the last error."""
+        """Return the seconds to wait before the next attempt, or raise the last error.
+
+        ``sent``: by what the failed one has said who calls.
+        """
         status = self.security.explained(read_status(error, self.target))
-        pause = None if is_closed else tries.pause_after(status)
+        pause = None
+        if not is_closed:
+            has_other_token = self.security.authorization() is not sent
+            pause = tries.pause_after(status, has_other_token=has_other_token)
         if pause is None:
             if tries.awaited and status.code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise errors.DeadlineExceededError(None, tries.awaited) from error
@@ -171,11 +182,12 @@ class Connection:
         """
         attempts, closings = self._endpoint.attempts(exchange), self._closings
         while True:  # ends with the exchange's timeout at the latest
+            sent = self._endpoint.security.authorization()
             try:
                 message = await self._ask(exchange.request, attempts)
             except grpc.aio.AioRpcError as error:
                 is_closed = closings != self._closings
-                pause = self._endpoint.pause_after(error, attempts, is_closed=is_closed)
+                pause = self._endpoint.pause_after(error, attempts, is_closed=is_closed, sent=sent)
                 await asyncio.sleep(pause)
             else:
                 return parsed(exchange.parse, message)
@@ -187,7 +199,7 @@ class Connection:
         """
         watch, closings = self._endpoint.watch(subscription), self._closings
         while True:  # ends with the stream, or with the subscription's timeout if it has one
-            request = watch.request()
+            request, sent = watch.request(), self._endpoint.security.authorization()
             async with self._using() as rpcs:
                 rpc, metadata = rpcs.of(request, is_stream=True), self._endpoint.metadata()
                 call = rpc(request, timeout=watch.remaining(), metadata=metadata)
@@ -196,7 +208,7 @@ class Connection:
                         yield watch.take(message)
                 except grpc.aio.AioRpcError as error:
                     is_closed = closings != self._closings
-                    pause = self._endpoint.pause_after(error, watch, is_closed=is_closed)
+                    pause = self._endpoint.pause_after(error, watch, is_closed=is_closed, sent=sent)
                 else:
                     return
                 finally:
@@ -266,6 +278,7 @@ class BlockingConnection:
         """Return the result of an exchange, as `Connection.send`."""
         attempts, closings = self._endpoint.attempts(exchange), self._closings
         while True:  # ends with the exchange's timeout at the latest
+            sent = self._endpoint.security.authorization()
             timeout, metadata = attempts.remaining(), self._endpoint.metadata()
             try:
                 with self._using() as rpcs:
@@ -273,7 +286,8 @@ class BlockingConnection:
                     message = rpc(exchange.request, timeout=timeout, metadata=metadata)
             except grpc.RpcError as error:
                 is_closed = closings != self._closings
-                time.sleep(self._endpoint.pause_after(error, attempts, is_closed=is_closed))
+                pause = self._endpoint.pause_after(error, attempts, is_closed=is_closed, sent=sent)
+                time.sleep(pause)
             else:
                 return parsed(exchange.parse, message)
 
@@ -281,7 +295,7 @@ class BlockingConnection:
         """Yield the values of a subscription, as `Connection.stream`."""
         watch, closings = self._endpoint.watch(subscription), self._closings
         while True:  # ends with the stream, or with the subscription's timeout if it has one
-            request = watch.request()
+            request, sent = watch.request(), self._endpoint.security.authorization()
             with self._using() as rpcs:
                 rpc, metadata = rpcs.of(request, is_stream=True), self._endpoint.metadata()
                 call = rpc(request, timeout=watch.remaining(), metadata=metadata)
@@ -290,7 +304,7 @@ class BlockingConnection:
                         yield watch.take(message)
                 except grpc.RpcError as error:
                     is_closed = closings != self._closings
-                    pause = self._endpoint.pause_after(error, watch, is_closed=is_closed)
+                    pause = self._endpoint.pause_after(error, watch, is_closed=is_closed, sent=sent)
                 else:
                     return
                 finally:

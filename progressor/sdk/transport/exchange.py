@@ -132,16 +132,18 @@ class Attempts:
         """Return the remaining seconds, at least 0."""
         return max(0.0, self._ends_at - time.monotonic())
 
-    def pause_after(self, status: Status) -> float | None:
+    def pause_after(self, status: Status, *, has_other_token: bool = False) -> float | None:
         """Return the seconds to wait before the next attempt; None: there is none.
 
-        Only UNAVAILABLE and a lost connection are retried. Pauses double from 50 ms to 2 s, each
+        Only UNAVAILABLE, a lost connection and an expired token, if there is another one, are
+        retried. Pauses double from 50 ms to 2 s, each
         shortened by up to a half; they are never shorter than the engine requested. An attempt
         must have at least as much time left as the pause before it: one with less would end with
         DEADLINE_EXCEEDED, which hides that the engine could not be reached.
         """
         is_away = status.is_lost or status.code is grpc.StatusCode.UNAVAILABLE
-        if not self._repeatable or not is_away:
+        is_expired = has_other_token and status.code is grpc.StatusCode.UNAUTHENTICATED
+        if not self._repeatable or not (is_away or is_expired):
             return None
         longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._count, 16))
         self._count += 1
@@ -190,9 +192,10 @@ class Watch(Generic[Result]):
         self._attempts = self._new_attempts()
         return value
 
-    def pause_after(self, status: Status) -> float | None:
+    def pause_after(self, status: Status, *, has_other_token: bool = False) -> float | None:
         """Return the seconds until the stream is reopened; None: it is not."""
-        pause, remaining = self._attempts.pause_after(status), self.remaining()
+        pause = self._attempts.pause_after(status, has_other_token=has_other_token)
+        remaining = self.remaining()
         if pause is None or (remaining is not None and pause >= remaining):
             return None
         return pause

@@ -23,6 +23,9 @@ FilePath: TypeAlias = str | os.PathLike[str]
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], str]
 """A token, the path of a file that has it, or a function that returns it."""
 
+Authorization: TypeAlias = tuple[tuple[str, str], ...]
+"""The metadata that says who calls."""
+
 
 def path_of(path: FilePath | None) -> Path | None:
     """Return a path that a user gave."""
@@ -80,6 +83,7 @@ class Security:
             self._files = Reloaded(files.paths, files.read, name="client")
             self._files.load()
         self._token = None if token is None else _token_of(token)
+        self._sent: tuple[str, Authorization] = ("", ())
 
     @property
     def material(self) -> TlsMaterial | None:
@@ -108,9 +112,17 @@ class Security:
         material = None if self._files is None else self._files.content
         return dataclasses.replace(status, message=explained(status.message, material))
 
-    def authorization(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call that says who calls; it may be empty."""
-        return () if self._token is None else bearer(self._token())
+    def authorization(self) -> Authorization:
+        """Return the metadata of a call that says who calls; it may be empty.
+
+        The same object for as long as the token is the same.
+        """
+        if self._token is None:
+            return ()
+        token = self._token()
+        if token != self._sent[0]:
+            self._sent = (token, bearer(token))
+        return self._sent[1]
 
 
 OPEN = Security("")

@@ -18,6 +18,7 @@ Invariants:
 - When an engine announces that it drains, the next request opens a session over a connection of its
   own, so that a load balancer can choose another replica; at most one connection a second. The old
   session is read to its end, then its connection is closed.
+- A session belongs to its token: with another one the next request opens another session.
 - After UNIMPLEMENTED no session is tried for a minute; by then the engine may be a newer one.
 - A request that is too large for a session, or one too many, goes as a unary call and does not
   delay others.
@@ -152,7 +153,7 @@ class Session:
         left: Callable[[], None],
         authorization: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self._channel, self._authorization = channel, authorization
+        self._channel, self.authorization = channel, authorization
         self._left = left
         self._loop = asyncio.get_running_loop()
         self._unanswered = Unanswered()
@@ -165,6 +166,11 @@ class Session:
     def __len__(self) -> int:
         """Return the number of unanswered requests."""
         return len(self._unanswered)
+
+    def retire(self) -> None:
+        """Take no more requests; end once those in it are answered."""
+        self._leave()
+        self._outbox.close()
 
     async def ask(
         self, request: Message, *, timeout: float, trace: Sequence[tuple[str, str]] | None
@@ -206,7 +212,7 @@ class Session:
                     _METHOD,
                     request_serializer=frames_pb2.CallsFrame.SerializeToString,
                     response_deserializer=frames_pb2.CallAnswersFrame.FromString,
-                )(metadata=self._authorization)
+                )(metadata=self.authorization)
             )
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._write_all(), name="session requests")
@@ -235,8 +241,7 @@ class Session:
                     self._unanswered.resolve(raw.call_id, (field, data))
                 if frame.draining and self.is_open:
                     self.is_draining = True
-                    self._leave()
-                    self._outbox.close()
+                    self.retire()
         except grpc.aio.AioRpcError as error:
             return error
         except asyncio.CancelledError:
@@ -307,6 +312,9 @@ class Sessions:
         if type(request) not in FIELDS or request.ByteSize() > REQUEST_BYTES_MAX:
             return None
         session = self._session
+        if session is not None and session.authorization is not self._security.authorization():
+            session.retire()
+            session = None
         if session is None:
             if self._unary_until > time.monotonic():
                 return None

@@ -396,6 +396,12 @@ class Metrics:
         "as above.",
         "files",
     )
+    key_fetches: Counter = _counter(
+        "progressor_access_key_fetches", "{fetch}",
+        "Fetches of the keys of an issuer of identity tokens. result: ok, failed (the last keys "
+        "stay in use).",
+        "issuer", "result",
+    )
     heartbeat_age: Gauge = _gauge(
         "progressor_heartbeat_age_seconds", "s",
         "Age of this replica's last heartbeat; at 0.9 of the lease timeout the replica drops "

@@ -57,9 +57,9 @@ OF_JOBS = (
     "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "upkeep_nodes",
     "schedule_runs", "schedule_lateness",
 )  # fmt: skip
-OF_TLS = ("tls_reloads", "tls_certificate_expires_at")
+OF_IDENTITY = ("tls_reloads", "tls_certificate_expires_at", "key_fetches")
 LAZY = (
-    *HEALTHY, *OF_JOBS, *OF_TLS, "bulk_processes", "bulks_ended", "zombie_collection", "spans",
+    *HEALTHY, *OF_JOBS, *OF_IDENTITY, "bulk_processes", "bulks_ended", "zombie_collection", "spans",
 )  # fmt: skip
 """What may have no values at all."""
 

@@ -12,6 +12,7 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.task import TaskType
 from progressor.settings import config
 from progressor.settings.decoding import SourceKind
+from progressor.settings.issuers import ALGORITHMS
 from progressor.settings.sections import ReplicaSettings, Telemetry, default_data_directory
 
 
@@ -71,6 +72,8 @@ def test_the_file_is_the_one_given_else_the_variable_s_else_the_one_lying_here(
 
 ADDRESS = "must be host:port, with a port {} to 65535, or unix:/path"
 A_NAMESPACE = '[namespaces.a]\nprocessor_targets = ["h:1"]\n'
+AN_ISSUER = '[access.issuers.a]\nissuer = "https://id.corp"\naudiences = ["a"]\n'
+SIGNED = f'{AN_ISSUER}algorithms = ["RS256"]'
 WRONG_VALUES = [
     ("server.bindd = 1", "is not a known key; did you mean server.bind?"),
     ("server = 1", "must be a table, got 1"),
@@ -124,6 +127,31 @@ WRONG_VALUES = [
             "namespaces.n.processor_credentials",
             "must be one of those that are configured",
         ),
+        ("access.issuers = 1", "access.issuers", "must be a table"),
+        ("[access.issuers.A]", "access.issuers.A", "must be 1 to 64 of"),
+        ("[access.issuers.a]\nx = 1", "access.issuers.a.x", "is not a known key"),
+        ("[access.issuers.a]", "access.issuers.a.issuer", "must be given; access.issuers.a.aud"),
+        (
+            f'{AN_ISSUER}algorithms = ["RS256", "none", "HS256"]',
+            "access.issuers.a.algorithms",
+            f"must be some of {', '.join(ALGORITHMS)}, got 'none'; access.issuers.a.algorithms: ",
+        ),
+        (
+            AN_ISSUER.replace("https", "http"),
+            "access.issuers.a.algorithms",
+            "must be given; access.issuers.a.issuer: must be an https:// URL, or http:// on this",
+        ),
+        (
+            f"{SIGNED}\nclock_skew_seconds = 301",
+            "access.issuers.a.clock_skew_seconds",
+            "must be a number of seconds from 0 to 300, got 301",
+        ),
+        (
+            f"{SIGNED}\n{SIGNED.replace('s.a', 's.b')}",
+            "access.issuers.b.issuer",
+            "must differ from access.issuers.a.issuer",
+        ),
+        (SIGNED, "access.enabled", "must be true if access.issuers"),
         (
             "replica.heartbeat_interval_seconds = 3",
             "replica.lease_timeout_seconds",
@@ -316,8 +344,23 @@ def test_the_reference_explains_every_key() -> None:
     assert "namespaces.NAME.task_retention_seconds" in rows
 
 
+def test_the_issuers_of_a_file_are_read_and_shown(tmp_path: Path) -> None:
+    loaded = _load(tmp_path, f'access.enabled = true\n{AN_ISSUER}algorithms = ["ES256", "EdDSA"]')
+    rows = {row.key: row.value for row in config.effective(loaded)}
+
+    assert loaded.issuers["a"].clock_skew == dt.timedelta(seconds=30)
+    assert rows["access.issuers.a.algorithms"] == ["ES256", "EdDSA"]
+    assert rows["access.enabled"] is True
+
+
 def test_every_default_of_the_reference_can_be_given(tmp_path: Path) -> None:
-    elsewhere = ("namespaces.", "processor_credentials.", "database.data_directory", "replica.name")
+    elsewhere = (
+        "namespaces.",
+        "processor_credentials.",
+        "access.issuers.",
+        "database.data_directory",
+        "replica.name",
+    )
     flags = {
         row.key: row.default for row in config.reference() if not row.key.startswith(elsewhere)
     }

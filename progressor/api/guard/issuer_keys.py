@@ -1,0 +1,162 @@
+"""The keys of an issuer: fetched in the background, at a bounded rate; the last good ones are kept.
+
+A request that needs a key that is not known asks for a fetch, and waits a little for it.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import http.client
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from joserfc.errors import JoseError, SecurityWarning
+from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
+
+from progressor.settings.issuers import Issuer
+from progressor.wire.https import HttpsError, discover, fetch_json
+
+Key = RSAKey | ECKey | OKPKey
+
+KEYS_MAX = 100
+RSA_BITS_MIN = 2048
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often keys are fetched, in seconds.
+
+    ``age``: after a fetch that succeeded; ``retry``: after one that failed; ``gap``: between two
+    if a key was asked for that is not known; ``hold``: how long a request waits for one.
+    """
+
+    age: float = 600.0
+    retry: float = 10.0
+    gap: float = 30.0
+    hold: float = 2.0
+
+
+class IssuerKeys:
+    """The keys of one issuer by their ids (kid)."""
+
+    def __init__(
+        self,
+        name: str,
+        issuer: Issuer,
+        *,
+        counted: Callable[[str], None] = lambda _: None,
+        pace: Pace = Pace(),
+    ) -> None:
+        """Make keys that are fetched by `run`; ``counted`` is told how each fetch ended."""
+        self._name, self._issuer, self._counted, self._pace = name, issuer, counted, pace
+        self._keys: Mapping[str, Key] = {}
+        self._document: object = None
+        self._fault: str | None = None
+        self._wanted = asyncio.Event()
+        self._fetched: asyncio.Future[None] | None = None
+        self._began_at = float("-inf")
+
+    def get(self, kid: str) -> Key | None:
+        """Return a key; the same object for as long as it is published unchanged."""
+        return self._keys.get(kid)
+
+    async def ask(self) -> None:
+        """Ask for a fetch, and wait for it for a short time if it can begin now."""
+        self._wanted.set()
+        loop = asyncio.get_running_loop()
+        if self._fetched is None:
+            if loop.time() < self._began_at + self._pace.gap:
+                return
+            self._fetched = loop.create_future()
+        await asyncio.wait({self._fetched}, timeout=self._pace.hold)
+
+    async def run(self) -> None:
+        """Fetch again and again; ends only by cancellation."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wanted.clear()
+            self._began_at = loop.time()
+            fetched = self._fetched = self._fetched or loop.create_future()
+            is_good = await self._fetch()
+            self._fetched = None
+            fetched.set_result(None)
+            due_at = self._began_at + (self._pace.age if is_good else self._pace.retry)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_at):
+                    await self._wanted.wait()
+                    await asyncio.sleep(self._began_at + self._pace.gap - loop.time())
+
+    async def _fetch(self) -> bool:
+        try:
+            document = await asyncio.to_thread(self._read)
+            if document != self._document:
+                self._keys, self._document = _keys_of(document), document
+        except HttpsError as error:
+            self._note("failed", str(error))
+            return False
+        self._note("ok", None)
+        return True
+
+    def _read(self) -> Mapping[str, Any]:
+        ca = self._issuer.ca
+        url: object = self._issuer.jwks_url or discover(self._issuer.issuer, ca=ca).get("jwks_uri")
+        if not isinstance(url, str):
+            raise HttpsError("the discovery document has no jwks_uri")
+        status, document = fetch_json(url, ca=ca)
+        if status != http.client.OK:
+            raise HttpsError(f"{url}: status {status}")
+        return document
+
+    def _note(self, result: str, fault: str | None) -> None:
+        self._counted(result)
+        if fault == self._fault:
+            return
+        was, self._fault = self._fault, fault
+        facts = {"issuer": self._name, "keys": len(self._keys)}
+        if fault is not None:
+            _log.error("keys not fetched; keeping the last ones", extra={**facts, "why": fault})
+        elif was is not None:
+            _log.info("keys fetched again", extra=facts)
+
+
+def _keys_of(document: Mapping[str, Any]) -> Mapping[str, Key]:
+    """Return the keys of a JWKS that can verify signatures; others are left out (RFC 7517, 5).
+
+    Raises:
+        HttpsError: It is none, or none of its keys can be used.
+    """
+    found: dict[str, Key] = {}
+    listed = document.get("keys")
+    if not isinstance(listed, list) or len(listed) > KEYS_MAX:
+        raise HttpsError(f"the keys are not a list of at most {KEYS_MAX}")
+    for each in listed:
+        key = _key_of(each)
+        if key is None:
+            continue
+        kid = each["kid"]
+        if kid in found:
+            raise HttpsError(f"two keys have the kid {kid!r:.200}")
+        found[kid] = key
+    if not found:
+        raise HttpsError("none of the keys can be used to verify signatures")
+    return found
+
+
+def _key_of(each: object) -> Key | None:
+    if not isinstance(each, dict) or not isinstance(each.get("kid"), str):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SecurityWarning)
+            key = import_key(each)
+            key.check_use("sig")
+            key.check_key_op("verify")
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if isinstance(key, RSAKey):
+        return key if key.public_key.key_size >= RSA_BITS_MIN else None
+    return key if isinstance(key, ECKey | OKPKey) else None

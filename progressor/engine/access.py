@@ -1,0 +1,44 @@
+"""Access control of an engine: its guard, and the issuers of identity tokens that it knows."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from progressor.api.guard.callers import Callers
+from progressor.api.guard.guard import Guard
+from progressor.clock import Clock
+from progressor.settings.config import Config
+from progressor.settings.issuers import Issuer
+from progressor.storage.access.access import Access
+from progressor.telemetry.metrics.registry import Metrics
+
+
+class AccessControl:
+    """The guard of an engine, None without access control; ``fetchers`` run while it does."""
+
+    def __init__(
+        self, config: Config, access: Callable[[], Access], *, clock: Clock, metrics: Metrics
+    ) -> None:
+        self.guard: Guard | None = None
+        self.fetchers: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
+        if config.access.enabled:
+            callers = self._callers(config.issuers, clock, metrics)
+            self.guard = Guard(access, callers)
+
+    def _callers(self, issuers: Mapping[str, Issuer], clock: Clock, metrics: Metrics) -> Callers:
+        if not issuers:
+            return Callers(clock)
+        # Takes 100 ms to import, which an engine without issuers does not need.
+        from progressor.api.guard.identity_tokens import IdentityTokens, KnownIssuer  # noqa: PLC0415  # as above
+        from progressor.api.guard.issuer_keys import IssuerKeys  # noqa: PLC0415  # as above
+
+        def counted(name: str) -> Callable[[str], None]:
+            # For an alert, a series that appears with one has not grown.
+            metrics.key_fetches.add(0, (name, "failed"))
+            return lambda result: metrics.key_fetches.add(1, (name, result))
+
+        known = [
+            KnownIssuer(name=name, settings=it, keys=IssuerKeys(name, it, counted=counted(name)))
+            for name, it in issuers.items()
+        ]
+        self.fetchers = tuple(it.keys.run for it in known)
+        return Callers(clock, IdentityTokens(known, clock))

@@ -1,0 +1,141 @@
+"""JSON over HTTPS, as the endpoints of OpenID Connect speak it; blocks, with bounds on everything.
+
+Connects directly, follows no redirects, and reads one answer. Plaintext only on this machine.
+"""
+
+import contextlib
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+TIMEOUT_SECONDS = 5.0
+"""For one request from the first packet to the last."""
+
+ANSWER_BYTES_MAX = 512 * 1024
+
+
+class HttpsError(Exception):
+    """No answer that can be used; the text says why, and shows nothing that was sent."""
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a URL; ValueError unless it is HTTPS, or HTTP on this machine."""
+    parts = urlsplit(url)
+    is_local = parts.scheme == "http" and is_loopback(parts.hostname or "")
+    if not parts.hostname or not (parts.scheme == "https" or is_local):
+        message = "must be an https:// URL, or http:// on this machine"
+        raise ValueError(message)
+    if parts.username is not None or parts.fragment or not url.isprintable() or " " in url:
+        message = "must have no user, fragment, space or control character"
+        raise ValueError(message)
+    if parts.port == 0:  # raises ValueError for what is no port
+        message = "must not have the port 0"
+        raise ValueError(message)
+    return parts
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def fetch_json(
+    url: str,
+    *,
+    form: Mapping[str, str] | None = None,
+    ca: Path | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> tuple[int, dict[str, Any]]:
+    """Return the status and the JSON object of an answer.
+
+    Args:
+        url: As `split_url` has it.
+        form: What is sent by POST; None: GET.
+        ca: PEM file of the authorities that certify the server; None: those of the system.
+        timeout: In seconds, for all of it.
+
+    Raises:
+        HttpsError: There is no answer in time, or it is too large or not a JSON object.
+    """
+    try:
+        parts = split_url(url)
+        with _connected(parts, ca, timeout) as connection:
+            _send(connection, parts, form)
+            response = connection.getresponse()
+            body = response.read(ANSWER_BYTES_MAX + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = str(error) or type(error).__name__
+        raise HttpsError(f"{url}: {why}") from error
+    if len(body) > ANSWER_BYTES_MAX:
+        raise HttpsError(f"{url}: the answer has more than {ANSWER_BYTES_MAX} bytes")
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise HttpsError(f"{url}: status {response.status}, and the answer is not a JSON object")
+    return response.status, document
+
+
+@contextlib.contextmanager
+def _connected(
+    parts: SplitResult, ca: Path | None, timeout: float
+) -> Iterator[http.client.HTTPConnection]:
+    assert parts.hostname is not None, "checked by split_url"
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=timeout, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+    connection.connect()
+    # The timeout of a socket begins anew with each packet, and a slow server could send forever.
+    timer = threading.Timer(timeout, _cut, (connection.sock,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield connection
+    finally:
+        timer.cancel()
+        connection.close()
+
+
+def _cut(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        # Not by the method of a TLS socket, which would change it under its reader.
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+
+def _send(
+    connection: http.client.HTTPConnection, parts: SplitResult, form: Mapping[str, str] | None
+) -> None:
+    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+    headers = {"Accept": "application/json", "Connection": "close"}
+    if form is None:
+        connection.request("GET", path, headers=headers)
+    else:
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        connection.request("POST", path, body=urlencode(form), headers=headers)
+
+
+def discover(
+    issuer: str, *, ca: Path | None = None, timeout: float = TIMEOUT_SECONDS
+) -> dict[str, Any]:
+    """Return what an issuer says of itself. Raises HttpsError if it is not that issuer's."""
+    url = f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
+    status, document = fetch_json(url, ca=ca, timeout=timeout)
+    if status != http.client.OK:
+        raise HttpsError(f"{url}: status {status}")
+    if document.get("issuer") != issuer:
+        raise HttpsError(f"{url}: the issuer there is {document.get('issuer')!r:.200}")
+    return document

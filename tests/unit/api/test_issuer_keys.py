@@ -1,0 +1,138 @@
+"""The keys of an issuer: fetched at a bounded rate, and kept while it is away."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from progressor.api.guard.issuer_keys import IssuerKeys, Pace
+from progressor.settings.issuers import Issuer
+from tests.support.api.issuer import TestIssuer, running_issuer
+from tests.support.engine.points import PATIENCE_SECONDS, eventually
+
+pytestmark = pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
+
+SOON = Pace(age=600, retry=600, gap=0, hold=PATIENCE_SECONDS)
+
+
+class Fetching:
+    """Keys that are being fetched, and how each fetch has ended."""
+
+    def __init__(self, issuer: TestIssuer, pace: Pace, jwks_url: str = "") -> None:
+        self.results: list[str] = []
+        settings = Issuer(
+            issuer=issuer.url, audiences=("a",), algorithms=("RS256",), jwks_url=jwks_url
+        )
+        self.keys = IssuerKeys("corp", settings, counted=self.results.append, pace=pace)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[IssuerKeys]:
+        task = asyncio.create_task(self.keys.run())
+        try:
+            yield self.keys
+        finally:
+            task.cancel()
+
+    async def ended(self, count: int) -> None:
+        async def has_ended() -> bool:
+            return len(self.results) >= count
+
+        await eventually(has_ended)
+
+
+async def test_a_new_key_is_found_when_it_is_asked_for() -> None:
+    async with running_issuer() as issuer:
+        first = issuer.keys.pop("ec")
+        async with Fetching(issuer, SOON).running() as keys:
+            await keys.ask()
+            before = keys.get("ec"), keys.get("rsa")
+            issuer.keys = {"ec": first}
+            await keys.ask()
+
+            assert before[0] is None
+            assert before[1] is not None
+            assert (keys.get("ec") is None, keys.get("rsa")) == (False, None)
+
+
+async def test_unknown_keys_are_not_fetched_more_often_than_the_gap() -> None:
+    async with running_issuer() as issuer:
+        fetching = Fetching(issuer, Pace(gap=3600, hold=PATIENCE_SECONDS))
+        async with fetching.running() as keys:
+            await asyncio.gather(*(keys.ask() for _ in range(50)))
+            await asyncio.gather(*(keys.ask() for _ in range(50)))
+
+        assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+
+
+async def test_keys_are_fetched_again_at_their_age() -> None:
+    async with running_issuer() as issuer:
+        fetching = Fetching(issuer, Pace(age=0.01, gap=0), jwks_url=f"{issuer.url}/keys")
+        async with fetching.running() as keys:
+            await fetching.ended(1)
+            key = keys.get("rsa")
+            await fetching.ended(3)
+
+            assert keys.get("rsa") is key
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"not JSON",
+        b"[]",
+        b"[" * 100_000,
+        b'{"keys": []}',
+        b'{"keys": 7}',
+        b'{"keys": [{"kid": "rsa", "kty": "oct", "k": "AAAA"}]}',
+        b'{"keys": [{"kid": "rsa", "kty": "RSA", "n": "AQ", "e": "AQAB"}]}',
+        b'{"keys": [{"kid": "x", "kty": "RSA"}, 7, {"kty": "EC"}, {"kid": 7}]}',
+        b" " * 600_000,
+    ],
+)
+async def test_garbage_leaves_the_last_keys_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture, garbage: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running_issuer() as issuer:
+        fetching = Fetching(issuer, SOON, jwks_url=f"{issuer.url}/keys")
+        async with fetching.running() as keys:
+            await keys.ask()
+            key, issuer.garbage = keys.get("rsa"), garbage
+            for _ in range(3):
+                await keys.ask()
+            kept, issuer.garbage = keys.get("rsa"), None
+            await keys.ask()
+
+    assert kept is key is not None
+    assert fetching.results == ["ok", "failed", "failed", "failed", "ok"]
+    assert [it.getMessage() for it in caplog.records] == [
+        "keys not fetched; keeping the last ones",
+        "keys fetched again",
+    ]
+
+
+async def test_the_discovery_document_must_be_that_of_the_issuer() -> None:
+    async with running_issuer() as issuer:
+        fetching = Fetching(issuer, SOON)
+        issuer.more = {"issuer": "/other"}
+        async with fetching.running() as keys:
+            await keys.ask()
+
+            assert (keys.get("rsa"), fetching.results) == (None, ["failed"])
+
+
+async def test_a_slow_issuer_holds_a_request_only_for_a_moment() -> None:
+    async with running_issuer() as issuer:
+        fetching = Fetching(issuer, Pace(hold=0.01))
+        issuer.released.clear()
+        async with fetching.running() as keys:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await keys.ask()
+                await keys.ask()
+            assert fetching.results == []
+            issuer.released.set()
+            await fetching.ended(1)
+
+            assert keys.get("rsa") is not None
