@@ -21,6 +21,7 @@ from rich.text import Text
 
 from progressor import errors
 from progressor.domain.processes.policy import Pause
+from progressor.sdk.codec.revealed import Sealed
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.telemetry.logs.printable import printable
 
@@ -143,6 +144,8 @@ def _pairs(key: str, value: object) -> Iterator[tuple[str, object]]:
     match value:
         case b"":
             yield key, None
+        case Sealed() if (plain_value := value.revealed) is not None:
+            yield from _pairs(key, plain_value)
         case bytes() if is_json(value):
             # Raw: numbers keep all their digits.
             yield key, msgspec.Raw(value)
@@ -301,7 +304,15 @@ def _printable_text(text: str | Text) -> Text:
 
 
 def payload_text(payload: object) -> str:
-    """Return a payload as JSON or text, cut if it is long, or its number of bytes."""
+    """Return a payload as JSON or text, cut if it is long, or its number of bytes.
+
+    An encrypted one that nobody decrypts is named by its key.
+    """
+    if isinstance(payload, Sealed):
+        plain_payload = payload.revealed
+        if plain_payload is None:
+            return f"encrypted with key {payload.key_id} ({len(payload):,} bytes)"
+        payload = plain_payload
     if not payload:
         return ""
     assert isinstance(payload, bytes), "the command line reads payloads as bytes"
@@ -414,6 +425,12 @@ def report_words(
         text = one_line(_in_a_line(value))
         if text and text not in message:
             console.print(Text(f"  {name}: {text}", style="dim"))
+
+
+def note(words: str, *, as_json: bool) -> None:
+    """Print a note to standard error, in one line."""
+    line = render({"note": words}, indent=-1) if as_json else f"note: {one_line(words)}"
+    sys.stderr.write(f"{line}\n")
 
 
 def only_ours(

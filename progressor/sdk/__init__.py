@@ -141,6 +141,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         KeyNotFoundError as KeyNotFoundError, Payload as Payload,
         RepeatableCodec as RepeatableCodec,
     )
+    from progressor.sdk.codec.decode_endpoint import DecodeEndpoint as DecodeEndpoint
     from progressor.sdk.codec.encryption import Encrypted as Encrypted
     from progressor.sdk.codec.keys import Keys as Keys
     from progressor.sdk.processor.links import EngineAddress as EngineAddress
@@ -245,6 +246,7 @@ _MODULES = {
         BYTES BytesCodec CheckedCodec Codec DecryptionError JSON JsonCodec KeyNotFoundError Payload
         RepeatableCodec
     """,
+    "progressor.sdk.codec.decode_endpoint": "DecodeEndpoint",
     "progressor.sdk.codec.encryption": "Encrypted",
     "progressor.sdk.codec.keys": "Keys",
     "progressor.sdk.processor.links": "EngineAddress",

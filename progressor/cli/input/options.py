@@ -17,13 +17,14 @@ from cyclopts import Group, Parameter, Token, convert
 from cyclopts.types import Int32, Int64
 
 from progressor import errors
+from progressor.cli.output import note
 from progressor.domain.processes.event import Direction, HistoryRange
-from progressor.sdk.codec.codecs import BYTES
+from progressor.sdk.codec.revealed import Ask, Revealer
 from progressor.sdk.codec.wire import object_to_wire
 from progressor.sdk.values.constraints import PRIORITY_DEFAULT, Constraints
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config, load
-from progressor.wire.tls import TlsFileError
+from progressor.wire.tls import TlsFileError, read_token
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -305,6 +306,12 @@ class EngineOptions:
     """Use TLS, and expect this name in the engine's certificate, instead of that of the address."""
     token_file: Annotated[Path | None, Parameter(env_var="PROGRESSOR_TOKEN_FILE")] = None
     """Send the bearer token in this file, over TLS, to this machine or to a unix socket."""
+    decode_url: Annotated[str, Parameter(env_var="PROGRESSOR_DECODE_URL")] = ""
+    """Show encrypted payloads as this endpoint decrypts them; https://, or on this machine."""
+    decode_token_file: Annotated[Path | None, Parameter(env_var="PROGRESSOR_DECODE_TOKEN_FILE")] = (
+        None
+    )
+    """Send the bearer token in this file to the endpoint of --decode-url."""
     json: Json = False
 
     def __post_init__(self) -> None:
@@ -349,6 +356,27 @@ class EngineOptions:
             raise bad_input("--token-file", what) from error
         return {"tls": tls, "token": self.token_file}
 
+    @property
+    def codec(self) -> Revealer:
+        """The codec of a client: payloads stay bytes, and encrypted ones can be decrypted."""
+        ask = self._decode_endpoint() if self.decode_url else None
+
+        def tell(why: str) -> None:
+            note(f"payloads stay encrypted: {why}", as_json=self.json)
+
+        return Revealer(ask, tell)
+
+    def _decode_endpoint(self) -> Ask:
+        from progressor.sdk.codec.decode_client import Endpoint  # noqa: PLC0415  # slow, and rare
+
+        try:
+            token = read_token(self.decode_token_file) if self.decode_token_file else None
+            return Endpoint(self.decode_url, token)
+        except TlsFileError as error:
+            raise bad_input("--decode-token-file", error.why) from error
+        except ValueError as error:
+            raise bad_input("--decode-url", str(error)) from error
+
 
 @Parameter(name="*", group=_ENGINE)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +404,7 @@ async def client_of(engine: EngineOptions) -> AsyncIterator["Client"]:
     client = Client(
         engine.address,
         namespace=engine.namespace if isinstance(engine, NamespaceOptions) else "default",
-        codec=BYTES,
+        codec=engine.codec,
         timeout=engine.timeout,
         **engine.identity,
         session=False,
