@@ -6,8 +6,8 @@ last. The fence lets only the replica settle that has the lease, and with it the
 the step began until after it had ended; the processor notes both in between. So
 
 - of the steps of a gate that were settled no more are in hand at once than it has places for;
-- no step of any attempt begins before the end of that which settled a smaller version of its order,
-  if the smaller one had been accepted before the larger one was sent;
+- no step of any attempt begins before the end of that which settled a smaller version of its order
+  for the first time, if the smaller one had been accepted before the larger one was sent;
 - no step of any attempt begins before its instant.
 
 What was removed with its process has left no row, and is not judged.
@@ -209,11 +209,23 @@ def _out_of_order(
             for small in ordered[:place]:
                 span = settled.get(small.task_id)
                 knew = accepted.get(small.element, math.inf) < sent[large.element]
-                if span and knew and small.version < large.version and begun_at < span.ended_at:
+                once = _has_ended_once(by_task.get(small.task_id, ()))
+                is_early = span is not None and begun_at < span.ended_at
+                if is_early and once and knew and small.version < large.version:
                     yield (
                         f"{large.process_id}: task {large.task_id}, {key} {large.version}, began "
                         f"before task {small.task_id}, {small.version}, had ended"
                     )
+
+
+def _has_ended_once(spans: Sequence[Span]) -> bool:
+    """Return whether a task cannot have been retried after it had broken its process.
+
+    What comes after it may begin when it has ended for the first time. A retry has all attempts
+    anew, so their numbers begin again.
+    """
+    numbers = [span.attempt for span in sorted(spans, key=lambda each: each.begun_at)]
+    return numbers == sorted(set(numbers))
 
 
 def _early(tasks: Iterable[GatedTask], by_task: Mapping[int, Sequence[Span]]) -> Iterator[str]:
