@@ -12,6 +12,9 @@ from hypothesis.internal.conjecture import engine
 from progressor.storage.postgres.migrations import migrate
 from tests.support.postgres.cluster import Cluster, open_cluster, own_cluster
 
+# Those of whoever runs the tests would be used by commands.
+os.environ["PROGRESSOR_CONTEXTS"] = "/nonexistent/contexts.toml"
+
 TEMPLATE = "progressor_template"
 
 # What everybody runs asks the same each time, so that what it finds belongs to a change. The others

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
+from cyclopts.argument import ArgumentCollection
 
 import progressor
 from progressor import errors
@@ -59,6 +60,7 @@ def build_app(*, explained: Collection[str] | None = ()) -> App:
         help_epilogue=EPILOGUE,
         version=progressor.__version__,
         default_parameter=Parameter(show_default=_shown_default),
+        config=[_fill],
     )
     for group, commands in _COMMANDS.items():
         _add(app, commands, explained, group=group)
@@ -69,6 +71,14 @@ def build_app(*, explained: Collection[str] | None = ()) -> App:
         _add(families[name], commands, explained)
         families[above].command(families[name])
     return app
+
+
+def _fill(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Give a command that asks an engine what its context says."""
+    if {it.name for it in arguments} >= {"--context", "--address"}:
+        from progressor.cli.input import contexts  # noqa: PLC0415  # version and config need none
+
+        contexts.fill(arguments)
 
 
 def _add(
@@ -91,6 +101,8 @@ _COMMANDS = {
         ("config", "engine.settings:show_config", "Print the configuration in force."),
         ("health", "engine.remote:health", "Check the health of an engine."),
         ("replicas", "engine.remote:replicas", "Print the replicas of an engine's database."),
+        ("login", "engine.login:login", "Log in to an engine by OpenID Connect."),
+        ("logout", "engine.login:logout", "Forget the tokens of a login."),
         ("top", "top.top:top", "Watch rates, queues, processors and replicas."),
         ("log-level", "engine.remote:log_level", "Change the log level of a replica."),
         ("example-processor", "dev:example_processor", "Run the example's processor."),
@@ -184,6 +196,13 @@ _ACCESS_COMMANDS = (
     ("revoke", "engine.access:revoke", "Take a role back."),
     ("list", "engine.access:list_bindings", "Print who has which role."),
 )
+_CONTEXT_COMMANDS = (
+    ("add", "engine.contexts:add", "Add an engine under a name."),
+    ("use", "engine.contexts:use", "Make a context the current one."),
+    ("list", "engine.contexts:list_contexts", "Print the contexts."),
+    ("show", "engine.contexts:show_context", "Print a context."),
+    ("remove", "engine.contexts:remove", "Remove a context."),
+)
 _TOKEN_COMMANDS = (
     ("create", "engine.access:create_token", "Create an API token, and print it once."),
     ("list", "engine.access:list_tokens", "Print the API tokens."),
@@ -197,6 +216,7 @@ _BULK = (
 _FAMILIES = {
     "access": ("Engine", "Control who may do what.", _ACCESS_COMMANDS),
     "access token": ("Tokens", "Create and revoke API tokens.", _TOKEN_COMMANDS),
+    "context": ("Engine", "Name engines, and choose one.", _CONTEXT_COMMANDS),
     "bulk": ("Processes", _BULK, _BULK_COMMANDS),
     "namespace": ("Namespaces", "Create, change and print namespaces.", _NAMESPACE_COMMANDS),
     "gate": ("Namespaces", "Print and set gates, which limit concurrency.", _GATE_COMMANDS),

@@ -161,7 +161,7 @@ def load(
     if environment is None:
         environment = os.environ
     path = _find_file(file, environment)
-    tables = _tables(_read_file(path), str(path)) if path else {}
+    tables = tables_of(_read_file(path), str(path)) if path else {}
     namespaces, credentials = tables.pop(_NAMESPACES, None), tables.pop(_CREDENTIALS, None)
     issuers = _inner_table(tables, ISSUERS)
     source = Source(SourceKind.FLAG, "command line")
@@ -206,7 +206,7 @@ def load_namespaces(content: bytes, where: str) -> tuple[Namespace, ...]:
     Raises:
         ConfigError: The file has no such table, a key is unknown, or a value is wrong.
     """
-    tables = _tables(content, where)
+    tables = tables_of(content, where)
     given, _ = tables.pop(_NAMESPACES, None), tables.pop(_CREDENTIALS, None)
     for section, table in tables.items():
         _check_section(section, table)
@@ -281,7 +281,7 @@ def _read_file(path: Path) -> bytes:
         raise errors.ConfigError(str(path), f"cannot be read: {error.strerror}") from error
 
 
-def _tables(content: bytes, where: str) -> dict[str, Given]:
+def tables_of(content: bytes, where: str) -> dict[str, Given]:
     try:
         # Editors of Windows begin files with a byte order mark.
         document = tomllib.loads(content.decode("utf-8-sig"))

@@ -17,6 +17,8 @@ from cyclopts import Group, Parameter, Token, convert
 from cyclopts.types import Int32, Int64
 
 from progressor import errors
+from progressor.cli.input import contexts
+from progressor.cli.input.login_tokens import LoginToken
 from progressor.cli.output import note
 from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.sdk.codec.revealed import Ask, Revealer
@@ -290,6 +292,8 @@ if TYPE_CHECKING:  # loaded by the commands that make one
 class EngineOptions:
     """How to reach an engine."""
 
+    context: Annotated[str, Parameter(env_var="PROGRESSOR_CONTEXT")] = ""
+    """The context to use, instead of the current one; see `progressor context`."""
     address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = _ADDRESS
     """Where the engine listens: host:port or unix:/path."""
     timeout: float = 30.0
@@ -325,6 +329,7 @@ class EngineOptions:
     def again(self) -> str:
         """What reaches the same engine, at the end of a command that is printed; "" by default."""
         given = {
+            "--context": self.context,
             "--address": self.address if self.address != _ADDRESS else None,
             "--tls-ca": self.tls_ca,
             "--tls-certificate": self.tls_certificate,
@@ -332,8 +337,13 @@ class EngineOptions:
             "--tls-server-name": self.tls_server_name,
             "--token-file": self.token_file,
         }
-        words = [f" {option} {shlex.quote(str(it))}" for option, it in given.items() if it]
-        return "".join([*words, " --tls"] if self.tls else words)
+        known = contexts.read().get(self.context) if self.context else contexts.Context()
+        words = [
+            f" {option} {shlex.quote(str(it))}"
+            for option, it in given.items()
+            if it and it != getattr(known, option[2:].replace("-", "_"), None)
+        ]
+        return "".join([*words, " --tls"] if self.tls and not known.tls else words)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -347,14 +357,20 @@ class EngineOptions:
         has_tls = self.tls or self.tls_server_name or any(files.values())
         tls = Tls(**files, server_name=self.tls_server_name) if has_tls else None
         try:
-            Security(self.address, tls, self.token_file)
+            Security(self.address, tls, self.token_file or self._login())
         except TlsFileError as error:
             option = "--token-file" if error.field == "token" else f"--tls-{error.field}"
             raise bad_input(option, error.why) from error
         except ValueError as error:
             what = "needs --tls or --tls-ca, unless the engine is on this machine"
             raise bad_input("--token-file", what) from error
-        return {"tls": tls, "token": self.token_file}
+        return {"tls": tls, "token": self.token_file or self._login()}
+
+    def _login(self) -> LoginToken | None:
+        if not self.context:
+            return None
+        found = LoginToken(self.context, contexts.read().get(self.context))
+        return found if found.exists else None
 
     @property
     def codec(self) -> Revealer:

@@ -25,13 +25,13 @@ from progressor.cli.input.options import (
     option,
 )
 from progressor.cli.input.question import confirmed
+from progressor.cli.input.toml import toml_value
 from progressor.cli.namespaces.files import (
     Change,
     changed_fields,
     changes,
     short_table,
     toml_of,
-    toml_value,
 )
 from progressor.cli.namespaces.namespaces import config_of, table_of
 from progressor.cli.output import ExitCode, print_line, show

@@ -1,15 +1,14 @@
 """Namespaces as the tables ``[namespaces.NAME]`` of a configuration file, and how two differ."""
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from progressor.cli.input.toml import toml_key, toml_value
 from progressor.cli.namespaces.namespaces import table_of
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.settings.decoding import keys_of
 from progressor.settings.namespaces import NamespaceTable
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _DEFAULTS = table_of(NamespaceConfig(name="default", processor_targets=()))
 _FIELDS = tuple(
     "history_last" if key.field == "history" else key.field for key in keys_of(NamespaceTable)
@@ -65,26 +64,8 @@ def toml_of(configs: Sequence[NamespaceConfig]) -> str:
     return "\n".join(
         line
         for config in configs
-        for line in _lines(f"namespaces.{_key(config.name)}", short_table(config))
+        for line in _lines(f"namespaces.{toml_key(config.name)}", short_table(config))
     )
-
-
-def toml_value(value: object) -> str:
-    """Return a value as TOML writes it, on one line of printable characters."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case float():
-            return str(int(value)) if value.is_integer() else str(value)
-        case list():
-            return f"[{', '.join(map(toml_value, value))}]"
-        case dict():
-            pairs = (f"{_key(key)} = {toml_value(it)}" for key, it in value.items())
-            return f"{{{', '.join(pairs)}}}"
-        case _:
-            return f'"{"".join(map(_escaped, str(value)))}"'
 
 
 def _short_policy(policy: object) -> dict[str, object]:
@@ -98,23 +79,11 @@ def _lines(name: str, table: Table) -> Iterator[str]:
     yield f"[{name}]"
     for key, value in table.items():
         if not isinstance(value, dict):
-            yield f"{_key(key)} = {toml_value(value)}"
+            yield f"{toml_key(key)} = {toml_value(value)}"
     yield ""
     for key, value in table.items():
         if key == "retry_policies" and isinstance(value, dict):
             for task_type, policy in value.items():
-                yield from _lines(f"{name}.{key}.{_key(task_type)}", policy)
+                yield from _lines(f"{name}.{key}.{toml_key(task_type)}", policy)
         elif isinstance(value, dict):
             yield from _lines(f"{name}.{key}", value)
-
-
-def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else toml_value(key)
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return f"\\U{ord(character):08X}"

@@ -1,13 +1,12 @@
 """An issuer of OpenID Connect on this machine: real HTTP, and keys that the test makes."""
 
-import asyncio
 import base64
 import contextlib
 import hmac
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
@@ -87,10 +86,10 @@ def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-@contextlib.asynccontextmanager
-async def running_issuer() -> AsyncIterator[TestIssuer]:
+@contextlib.contextmanager
+def running_issuer() -> Iterator[TestIssuer]:
     """Serve an issuer until the context is left."""
-    issuer = await asyncio.to_thread(TestIssuer)
+    issuer = TestIssuer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import stat
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from progressor.cli.main import main
 from progressor.domain.access.rights import Role
 from progressor.domain.processes.process import process_key
 from progressor.sdk import (
@@ -67,7 +69,7 @@ async def engine(database: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
     file: Path = tmp_path_factory.mktemp("identity") / "progressor.toml"
     config = load(environment={}, flags={"database.dsn": database}).database
     admin_token = await asyncio.to_thread(create_first_admin, config, database, "admin")
-    async with running_issuer() as issuer:
+    with running_issuer() as issuer:
         await asyncio.to_thread(file.write_text, CONFIG.format(url=issuer.url))
         async with (
             running_replica(database, file=file) as replica,
@@ -246,3 +248,105 @@ async def test_a_client_repeats_with_another_token_what_the_end_of_the_first_one
 
         with pytest.raises(ProcessFinishedError):
             await waiting
+
+
+# --- The command line
+
+
+class Devices:
+    """The endpoints of a login by a device: each poll is answered by the next of some answers."""
+
+    def __init__(self, issuer: TestIssuer, *answers: tuple[int, dict[str, object]]) -> None:
+        self.answers = list(answers)
+        self.forms: list[Mapping[str, str]] = []
+        issuer.more = {"device_authorization_endpoint": "/device", "token_endpoint": "/token"}
+        issuer.posts = {"/device": self._begin, "/token": self._poll}
+
+    def _begin(self, form: Mapping[str, str]) -> tuple[int, dict[str, object]]:
+        self.forms.append(form)
+        return 200, {
+            "device_code": "d", "user_code": "AB-CD", "verification_uri": "https://id/enter",
+            "interval": 0.1, "expires_in": 60,
+        }  # fmt: skip
+
+    def _poll(self, form: Mapping[str, str]) -> tuple[int, dict[str, object]]:
+        self.forms.append(form)
+        return self.answers.pop(0)
+
+
+async def _run(*arguments: str) -> int:
+    return await asyncio.to_thread(main, arguments)
+
+
+@pytest.fixture
+def contexts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "home" / "contexts.toml"
+    monkeypatch.setenv("PROGRESSOR_CONTEXTS", str(file))
+    return file
+
+
+async def test_a_login_lasts_by_its_refresh_token(
+    engine: Engine, contexts_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    issuer = engine.issuer
+    devices = Devices(
+        issuer,
+        (400, {"error": "authorization_pending"}),
+        (200, {"access_token": issuer.token(), "refresh_token": "r", "expires_in": 10}),
+        (200, {"access_token": issuer.token(sub="bob"), "expires_in": 600}),
+    )
+    login = ("login", "--issuer", issuer.url, "--client-id", "cli")
+
+    codes = [
+        await _run("context", "add", "here", "--address", engine.replica.address),
+        await _run(*login),
+        await _run("access", "whoami"),
+        await _run("access", "whoami"),
+        await _run("logout"),
+        await _run("access", "whoami"),
+    ]
+
+    said = capsys.readouterr()
+    assert codes == [0, 0, 0, 0, 0, 1]
+    assert "Open https://id/enter and enter the code AB-CD" in said.err
+    assert said.out.count("user:corp/bob") == 2
+    assert [it.get("refresh_token") for it in devices.forms] == [None, None, None, "r"]
+    assert all(it["client_id"] == "cli" for it in devices.forms)
+    assert [it.name for it in contexts_file.parent.glob("*.json")] == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"error": "access_denied"}, "the login was denied"),
+        ({"error": "expired_token"}, "the code has expired"),
+        ({"error": "invalid_client", "error_description": "no"}, "invalid_client: no"),
+    ],
+)
+async def test_a_login_that_fails_says_why_and_keeps_nothing(
+    engine: Engine,
+    contexts_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    answer: dict[str, object],
+    said: str,
+) -> None:
+    Devices(engine.issuer, (400, answer))
+    await _run("context", "add", "here", "--address", engine.replica.address)
+    code = await _run("login", "--issuer", engine.issuer.url, "--client-id", "cli")
+
+    assert (code, said in capsys.readouterr().err) == (2, True)
+    assert [it.name for it in contexts_file.parent.iterdir()] == ["contexts.toml"]
+
+
+async def test_tokens_that_others_may_read_are_not_used(
+    engine: Engine, contexts_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Devices(engine.issuer, (200, {"access_token": engine.issuer.token(), "expires_in": 600}))
+    await _run("context", "add", "here", "--address", engine.replica.address)
+    await _run("login", "--issuer", engine.issuer.url, "--client-id", "cli")
+    tokens = contexts_file.parent / "here.tokens.json"
+    mode = stat.S_IMODE(tokens.stat().st_mode)
+    tokens.chmod(0o640)
+
+    assert (mode, await _run("access", "whoami")) == (0o600, 2)
+    assert "must be readable to its user alone (0600), is 0640" in capsys.readouterr().err

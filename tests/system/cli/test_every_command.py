@@ -111,6 +111,13 @@ NODE_NAME = "progressor.v1.NodeSpec.name"
 
 LOCAL = {
     "access init",
+    "context add",
+    "context list",
+    "context remove",
+    "context show",
+    "context use",
+    "login",
+    "logout",
     "serve",
     "dev",
     "migrate",

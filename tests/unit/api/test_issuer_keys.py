@@ -43,7 +43,7 @@ class Fetching:
 
 
 async def test_a_new_key_is_found_when_it_is_asked_for() -> None:
-    async with running_issuer() as issuer:
+    with running_issuer() as issuer:
         first = issuer.keys.pop("ec")
         async with Fetching(issuer, SOON).running() as keys:
             await keys.ask()
@@ -57,7 +57,7 @@ async def test_a_new_key_is_found_when_it_is_asked_for() -> None:
 
 
 async def test_unknown_keys_are_not_fetched_more_often_than_the_gap() -> None:
-    async with running_issuer() as issuer:
+    with running_issuer() as issuer:
         fetching = Fetching(issuer, Pace(gap=3600, hold=PATIENCE_SECONDS))
         async with fetching.running() as keys:
             await asyncio.gather(*(keys.ask() for _ in range(50)))
@@ -67,7 +67,7 @@ async def test_unknown_keys_are_not_fetched_more_often_than_the_gap() -> None:
 
 
 async def test_keys_are_fetched_again_at_their_age() -> None:
-    async with running_issuer() as issuer:
+    with running_issuer() as issuer:
         fetching = Fetching(issuer, Pace(age=0.01, gap=0), jwks_url=f"{issuer.url}/keys")
         async with fetching.running() as keys:
             await fetching.ended(1)
@@ -95,7 +95,7 @@ async def test_garbage_leaves_the_last_keys_and_is_logged_once(
     caplog: pytest.LogCaptureFixture, garbage: bytes
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with running_issuer() as issuer:
+    with running_issuer() as issuer:
         fetching = Fetching(issuer, SOON, jwks_url=f"{issuer.url}/keys")
         async with fetching.running() as keys:
             await keys.ask()
@@ -114,7 +114,7 @@ async def test_garbage_leaves_the_last_keys_and_is_logged_once(
 
 
 async def test_the_discovery_document_must_be_that_of_the_issuer() -> None:
-    async with running_issuer() as issuer:
+    with running_issuer() as issuer:
         fetching = Fetching(issuer, SOON)
         issuer.more = {"issuer": "/other"}
         async with fetching.running() as keys:
@@ -124,7 +124,7 @@ async def test_the_discovery_document_must_be_that_of_the_issuer() -> None:
 
 
 async def test_a_slow_issuer_holds_a_request_only_for_a_moment() -> None:
-    async with running_issuer() as issuer:
+    with running_issuer() as issuer:
         fetching = Fetching(issuer, Pace(hold=0.01))
         issuer.released.clear()
         async with fetching.running() as keys:

@@ -1,0 +1,143 @@
+"""The commands login and logout: the device flow of OpenID Connect (RFC 8628)."""
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from progressor import errors
+from progressor.cli.engine.contexts import check_issuer
+from progressor.cli.input import contexts, login_tokens
+from progressor.cli.input.contexts import Context, TokenKind
+from progressor.cli.input.options import Json, bad_input, option
+from progressor.cli.output import one_line, show
+
+_Name = Annotated[
+    str,
+    Parameter(
+        env_var="PROGRESSOR_CONTEXT", help="The context of the login, instead of the current one."
+    ),
+]
+
+_OK = 200
+_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_INTERVAL_SECONDS = 5.0
+_SLOWER_SECONDS = 5.0
+_PATIENCE_SECONDS_MAX = 1800.0
+_SLOW_DOWN, _PENDING = "slow_down", "authorization_pending"
+_MEANINGS: Mapping[object, str] = {
+    "expired_token": "the code has expired; log in again",
+    "access_denied": "the login was denied",
+}
+
+
+async def login(
+    *,
+    context: _Name = "",
+    issuer: Annotated[str, option("The issuer; kept in the context, as are those below.")] = "",
+    client_id: Annotated[str, option("The client that this program is to the issuer.")] = "",
+    scope: Annotated[str, option("What is asked of the issuer.")] = "",
+    token: Annotated[
+        TokenKind | None, option("Which token goes to the engine: access (the default) or id.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Log in to the engine of a context, at its issuer, with a browser on any device.
+
+    Prints a code and where to enter it, and waits. The tokens are kept in a file beside the
+    contexts that only you may read, and are renewed by the commands that use them.
+    """
+    known = contexts.read()
+    name = context or known.current
+    if not name:
+        raise bad_input("--context", "must be given: there is no current context")
+    given = {"issuer": issuer, "client_id": client_id, "scope": scope, "token": token}
+    fields: dict[str, Any] = {key: it for key, it in given.items() if it}
+    chosen = dataclasses.replace(known.get(name), **fields)
+    for key, value in (("--issuer", chosen.issuer), ("--client-id", chosen.client_id)):
+        if not value:
+            raise bad_input(key, f"must be given: context {name!r} has none")
+    check_issuer(chosen.issuer)
+    tokens = await _tokens(chosen)
+    if chosen != known.by_name[name]:
+        by_name = {**known.by_name, name: chosen}
+        contexts.write(dataclasses.replace(known, by_name=by_name))
+    with login_tokens.locked(name):
+        login_tokens.write(name, tokens)
+    document = {"context": name, "issuer": chosen.issuer, "is_renewed": bool(tokens.refresh_token)}
+    hint = "" if tokens.refresh_token else "; the issuer gave no refresh token, so it will expire"
+    show(document, f"logged in to {name} ({one_line(chosen.address)}){hint}", as_json=json)
+
+
+def logout(
+    *,
+    context: _Name = "",
+    json: Json = False,
+) -> None:
+    """Forget the tokens of a login. At the issuer they are valid until they expire."""
+    known = contexts.read()
+    name = context or known.current
+    if name:
+        known.get(name)
+    was_there = bool(name) and login_tokens.forget(name)
+    words = f"logged out of {name}" if was_there else "there was no login"
+    show({"context": name, "was_logged_in": was_there}, words, as_json=json)
+
+
+async def _tokens(context: Context) -> login_tokens.Tokens:
+    """Ask for a code, print it, and return the tokens once it was entered."""
+    endpoint = "device_authorization_endpoint"
+    status, device = await _ask(context, endpoint, {"scope": context.scope})
+    code, user_code, url = (
+        device.get(key) for key in ("device_code", "user_code", "verification_uri")
+    )
+    if status != _OK or not (code and user_code and url):
+        raise _refused(context, device)
+    complete = device.get("verification_uri_complete")
+    lines = [f"Open {one_line(str(url))} and enter the code {one_line(str(user_code))}"]
+    lines += [f"or open {one_line(str(complete))}"] if complete else []
+    # Standard output may be read by a program.
+    sys.stderr.write("\n".join([*lines, ""]))
+    sys.stderr.flush()
+    interval = _seconds(device, "interval", _INTERVAL_SECONDS)
+    try:
+        async with asyncio.timeout(_seconds(device, "expires_in", _PATIENCE_SECONDS_MAX)):
+            return await _polled(context, str(code), interval)
+    except TimeoutError:
+        raise errors.ConfigError(context.issuer, str(_MEANINGS["expired_token"])) from None
+
+
+async def _polled(context: Context, code: str, interval: float) -> login_tokens.Tokens:
+    while True:  # ends with the lifetime of the code at the latest
+        await asyncio.sleep(interval)
+        form = {"grant_type": _GRANT, "device_code": code}
+        status, answer = await _ask(context, "token_endpoint", form)
+        if status == _OK:
+            return login_tokens.tokens_of(answer, context, None)
+        error = answer.get("error")
+        if error == _SLOW_DOWN:
+            interval += _SLOWER_SECONDS
+        elif error != _PENDING:
+            raise _refused(context, answer)
+
+
+async def _ask(
+    context: Context, endpoint: str, form: Mapping[str, str]
+) -> tuple[int, dict[str, Any]]:
+    return await asyncio.to_thread(login_tokens.ask, context, endpoint, form)
+
+
+def _refused(context: Context, answer: Mapping[str, Any]) -> errors.ConfigError:
+    error = answer.get("error")
+    words = _MEANINGS.get(error) or f"has refused: {error}: {answer.get('error_description', '')}"
+    return errors.ConfigError(context.issuer, one_line(words))
+
+
+def _seconds(answer: Mapping[str, Any], key: str, otherwise: float) -> float:
+    value = answer.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # From a second, so that no issuer is asked without a pause, to half an hour.
+    return min(max(value, 1), _PATIENCE_SECONDS_MAX) if is_number and value else otherwise

@@ -1,0 +1,132 @@
+"""Contexts: what a command takes from its context, and what it does not."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from progressor.cli.input.options import EngineOptions
+from progressor.cli.main import build_app, main
+
+FILE = """
+current = "prod"
+[contexts.prod]
+address = "engine.corp:7420"
+tls = true
+tls_ca = "/ca.pem"
+token_file = "/prod.token"
+[contexts.dev]
+address = "127.0.0.1:1"
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = tmp_path / "deep" / "contexts.toml"
+    monkeypatch.setenv("PROGRESSOR_CONTEXTS", str(found))
+    return found
+
+
+def _options(*arguments: str) -> EngineOptions:
+    _, bound, _ = build_app().parse_args(
+        ["get", "p", *arguments], exit_on_error=False, print_error=False
+    )
+    found = [it for it in bound.arguments.values() if isinstance(it, EngineOptions)]
+    return found[0] if found else EngineOptions()
+
+
+def _given(file: Path, text: str = FILE) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+
+
+PROD = ("prod", "engine.corp:7420", True, Path("/ca.pem"), Path("/prod.token"))
+NOTHING = (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        ("", {}, PROD),
+        ("--context dev", {}, ("dev", "127.0.0.1:1", *NOTHING)),
+        ("", {"PROGRESSOR_CONTEXT": "dev"}, ("dev", "127.0.0.1:1", *NOTHING)),
+        ("--context prod", {"PROGRESSOR_CONTEXT": "dev"}, PROD),
+        ("--token-file /t", {}, (*PROD[:4], Path("/t"))),
+        ("", {"PROGRESSOR_TLS_CA": "/other.pem"}, (*PROD[:3], Path("/other.pem"), PROD[4])),
+        ("--address engine.corp:7420", {}, PROD),
+        # What proves the identity at one engine is sent to no other.
+        ("--address other:1", {}, ("", "other:1", *NOTHING)),
+        ("--context prod", {"PROGRESSOR_ADDRESS": "other:1"}, ("", "other:1", *NOTHING)),
+    ],
+)
+def test_options_and_the_environment_win_over_the_context(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    environment: dict[str, str],
+    expected: tuple[Any, ...],
+) -> None:
+    _given(file)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    found = _options(*arguments.split())
+
+    assert expected == (
+        found.context, found.address, found.tls, found.tls_ca, found.token_file,
+    )  # fmt: skip
+
+
+def test_without_a_file_there_are_no_contexts() -> None:
+    assert _options() == EngineOptions()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("current = ", "is not TOML"),
+        ('current = "gone"', "has no context 'gone'; it has: none"),
+        ("[contexts.a]\naddres = 1", "contexts.a.addres: is not a known key"),
+        ("[contexts.a]\naddress = 1", "contexts.a.address: must be a string, got 1"),
+        ('[contexts.a]\naddress = "x"', "contexts.a.address: must be host:port"),
+        ("[contexts.A]", "contexts.A: must be 1 to 64 of"),
+        ("contexts = 1", "contexts: must be a table"),
+        ("other = 1", "has a key that is not known: other"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    file: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    _given(file, text)
+
+    assert main(["get", "p"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_contexts_are_added_used_and_removed(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parents[1])
+    codes = [
+        main(["context", "add", "a", "--address", "h:1", "--tls-ca", "ca.pem"]),
+        main(["context", "add", "b", "--address", "h:2"]),
+        main(["context", "add", "b", "--address", "h:3"]),
+        main(["context", "add", "b", "--address", "h:3", "--replace"]),
+        main(["context", "use", "b"]),
+        main(["context", "remove", "b"]),
+        main(["context", "use", "b"]),
+        main(["context", "use", "a"]),
+    ]
+
+    assert codes == [0, 0, 2, 0, 0, 0, 2, 0]
+    assert _options().tls_ca == file.parents[1] / "ca.pem"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [it.name for it in file.parent.iterdir()] == ["contexts.toml"]
+    assert "there is a context 'b' already" in capsys.readouterr().err
+
+
+def test_a_command_that_is_printed_names_its_context(file: Path) -> None:
+    _given(file)
+
+    assert _options("--token-file", "/t").again == " --context prod --token-file /t"
