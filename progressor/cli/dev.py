@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
@@ -37,7 +38,7 @@ from progressor.example.scenario import (
     register,
 )
 from progressor.example.warehouse import warehouses
-from progressor.sdk import BYTES, Client, Processor, running
+from progressor.sdk import BYTES, Client, Processor, ServerTls, Tls, Trust, running
 from progressor.sdk.processor.server import BIND_DEFAULT
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config
@@ -193,6 +194,53 @@ async def _serving(*processors: Processor[Any], **served: Any) -> AsyncIterator[
         yield target
 
 
+@Parameter(name="*", group=Group("Security", sort_key=5))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorSecurity:
+    """By what a processor and an engine know each other."""
+
+    tls_certificate: Path | None = None
+    """Serve with TLS: the PEM file of the certificate, with its chain."""
+    tls_key: Path | None = None
+    """The PEM file of the certificate's key."""
+    tls_client_ca: Path | None = None
+    """Accept only engines with a certificate of the authorities in this PEM file."""
+    trust_token_file: Path | None = None
+    """Accept only engines that send one of the tokens in this file."""
+    trust_identity: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Accept only engines with this name in their certificate; may be repeated."""
+    credentials: str = ""
+    """The processor_credentials of the namespaces, by which engines reach this processor."""
+    engine_tls_ca: Path | None = None
+    """Use TLS to --engine, and trust the authorities in this PEM file."""
+    engine_token_file: Path | None = None
+    """Send the token in this file to --engine."""
+
+    @property
+    def served(self) -> Mapping[str, Any]:
+        """The arguments of `running`."""
+        tls = trust = None
+        if self.tls_certificate is not None and self.tls_key is not None:
+            tls = ServerTls(
+                certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca
+            )
+        if self.trust_token_file is not None or self.trust_identity:
+            trust = Trust(token_file=self.trust_token_file, identities=self.trust_identity)
+        return {"tls": tls, "trust": trust}
+
+    def __post_init__(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            missing = "--tls-key" if self.tls_key is None else "--tls-certificate"
+            raise bad_input(missing, "must be given: a certificate and its key belong together")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise bad_input("--tls-certificate", "must be given if --tls-client-ca is")
+
+    def client(self, engine: str) -> Client:
+        """Return a client of the engine in which the namespaces are registered."""
+        tls = None if self.engine_tls_ca is None else Tls(ca=self.engine_tls_ca)
+        return Client(engine, tls=tls, token=self.engine_token_file)
+
+
 def example_processor(
     *,
     bind: Annotated[str, option("Where to listen: host:port or unix:/path.")] = BIND_DEFAULT,
@@ -202,6 +250,7 @@ def example_processor(
     target: Annotated[
         str | None, option("The address at which engines reach it, if not that of --bind.")
     ] = None,
+    security: ProcessorSecurity = ProcessorSecurity(),
 ) -> None:
     """Run the processors of the namespaces orders and warehouse until SIGTERM or SIGINT."""
     check_address("--bind", bind, port_min=0)
@@ -209,27 +258,33 @@ def example_processor(
         if address is not None:
             check_address(name, address, port_min=1)
     with whole_log(level="info", log_format="auto"):
-        run_loop(until_signal(_serve_orders(bind, engine, target)))
+        run_loop(until_signal(_serve_orders(bind, engine, target, security)))
 
 
-async def _serve_orders(bind: str, engine: str | None, target: str | None) -> None:
+async def _serve_orders(
+    bind: str, engine: str | None, target: str | None, security: ProcessorSecurity
+) -> None:
     try:
-        async with running(orders, warehouses, bind=bind) as address:
+        async with running(orders, warehouses, bind=bind, **security.served) as address:
             _log.info("processor serves", extra={"address": address})
             if engine is not None:
-                await _register(engine, target or address)
+                await _register(engine, target or address, security)
             await forever()
+    except ValueError as error:
+        # Of a file; errors of requests are of other classes.
+        raise errors.ConfigError("example-processor", str(error)) from error
     except RuntimeError as error:
         raise errors.ConfigError("--bind", f"cannot listen at {bind}: {error}") from error
 
 
-async def _register(engine: str, target: str) -> None:
+async def _register(engine: str, target: str, security: ProcessorSecurity) -> None:
     """Register with an engine that may still be starting; retries until it succeeds."""
-    async with Client(engine) as client:
+    reached = functools.partial(dataclasses.replace, processor_credentials=security.credentials)
+    async with security.client(engine) as client:
         while True:
             try:
-                await register(client, namespace(target))
-                await register(client, namespace_of(warehouses, target))
+                await register(client, reached(namespace(target)))
+                await register(client, reached(namespace_of(warehouses, target)))
             except errors.ProgressorError as error:
                 if exit_code_for(error) not in {ExitCode.UNAVAILABLE, ExitCode.DEADLINE}:
                     raise

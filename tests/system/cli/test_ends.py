@@ -374,3 +374,19 @@ def test_the_example_processor_registers_and_ends_with_a_signal(engine: Scripted
     assert [line["event"] for line in lines] == ["processor serves", "namespace registered"]
     assert list(engine.requests[0].namespace.processor_targets) == ["processor:7421"]
     assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--tls-certificate", "tls.crt"), "--tls-key: must be given"),
+        (("--tls-client-ca", "ca.crt"), "--tls-certificate: must be given if --tls-client-ca is"),
+        (("--trust-token-file", "/nowhere"), "/nowhere: No such file"),
+        (("--trust-identity", "engine"), "client_ca"),
+    ],
+)
+def test_an_example_processor_that_cannot_be_secured_does_not_serve(
+    options: tuple[str, ...], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["example-processor", "--bind", "127.0.0.1:0", *options]) == 2
+    assert told in capfd.readouterr().err
