@@ -251,6 +251,31 @@ docs: $(DONE)/docs ## Build the documentation into docs/.site; a broken link fai
 	sed -i.bak 's|<a href="\.\./\.\./tests/[^"]*">\([^<]*\)</a>|\1|g' $(GUARANTEES)
 	rm -rf $(GUARANTEES).bak docs/.cache
 
+# --- Releases
+
+# Ours too: the report of USERS is of the project and all that it needs.
+.PHONY: sbom
+sbom: $(DONE)/dev ## Write the bill of materials of what users get (CycloneDX) to dist/
+	$(RUN) tests.support.release.sbom $(USERS).json dist
+
+.PHONY: wheel
+wheel: $(DONE)/dev ## Build the wheel into dist/, with the bill of materials in it
+	$(RUN) tests.support.release.sbom $(USERS).json dist --wheel
+
+# An environment of its own: the auditor must not decide what users get.
+AUDITOR := .venv/.auditor
+$(DONE)/audit: pyproject.toml $(DONE)/venv
+	rm -rf $(AUDITOR)
+	$(RUN) pip install --quiet --target $(AUDITOR) --group audit
+	touch $@
+
+# With --strict what cannot be looked up fails, too. Not part of CI, which must work offline.
+.PHONY: audit
+audit: $(USERS).txt $(DONE)/audit ## Look up known vulnerabilities of what users get (needs pypi.org)
+	PYTHONPATH=$(AUDITOR) $(RUN) pip_audit --requirement $(USERS).txt --no-deps --disable-pip \
+	  --strict --progress-spinner off || { echo "make audit: failed. Either there is a vulnerability" \
+	  "above, or pypi.org cannot be asked, and then nothing is known" >&2; exit 1; }
+
 # --- The rest
 
 .PHONY: migrate-schema
