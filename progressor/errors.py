@@ -417,6 +417,20 @@ class OverloadedError(RequestError):
         super().__init__(f"overloaded: {what}")
 
 
+class QuotaExceededError(RequestError):
+    """The namespace has used up a quota; nothing was accepted.
+
+    ``quota`` is a field of the namespace's quotas, ``limit`` its value.
+    """
+
+    reason = "QUOTA_EXCEEDED"
+
+    def __init__(self, namespace: str, quota: str, limit: int, retry_after: dt.timedelta) -> None:
+        self.namespace, self.quota, self.limit = namespace, quota, limit
+        self.retry_after = retry_after
+        super().__init__(f"namespace {namespace!r} has used up its quota: {quota} is {limit}")
+
+
 class ShuttingDownError(RequestError):
     """This replica is draining and did not accept the request; another one will."""
 

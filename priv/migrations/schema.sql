@@ -532,6 +532,7 @@ CREATE TABLE progressor.replicas (
     caller_count integer,
     clock_offset double precision,
     facts json,
+    rates json,
     CONSTRAINT replicas_pkey PRIMARY KEY (replica_id)
 ) WITH (
     fillfactor=50

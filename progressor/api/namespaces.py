@@ -30,6 +30,7 @@ from progressor.domain.processes.namespace import (
 )
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.task import TaskType
+from progressor.domain.quotas.quotas import RATE_MAX, SIZE_MAX, Quotas
 from progressor.v1 import namespace_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire.processes import RETRY_POLICY, check_not_negative, retry_policy_from_wire
@@ -126,6 +127,16 @@ def _history_of(message: pb.Namespace) -> dict[str, Any]:
     return {"history_mode": HistoryMode(mode or "all"), "history_last": 0}
 
 
+QUOTAS = Shape(
+    Quotas,
+    pb.Quotas,
+    starts_per_second=between(0, RATE_MAX),
+    calls_per_second=between(0, RATE_MAX),
+    timers_per_second=between(0, RATE_MAX),
+    open_processes=between(0, SIZE_MAX),
+    bytes_per_second=between(0, SIZE_MAX),
+)
+
 NAMESPACE = Shape(
     Namespace,
     pb.Namespace,
@@ -147,6 +158,7 @@ NAMESPACE = Shape(
         check=between(wire.STEP_TIMEOUT_MIN, EXTENDED_MAX), zero_is_default=True
     ),
     processor_credentials=_check_credentials,
+    quotas=QUOTAS,
 )
 
 

@@ -390,6 +390,7 @@ _CLASSES: Mapping[ExitCode, tuple[type[errors.ProgressorError], ...]] = {
     ExitCode.DEADLINE: (errors.DeadlineExceededError,),
     ExitCode.UNAVAILABLE: (
         errors.OverloadedError, errors.ShuttingDownError, errors.ReplicaStoppedError,
+        errors.QuotaExceededError,
         errors.StorageUnavailableError, EngineUnavailableError,
     ),
 }  # fmt: skip

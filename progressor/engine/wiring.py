@@ -23,6 +23,7 @@ from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
 from progressor.runtime.core.context import JITTER, Context
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.measures import MILLISECONDS
+from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.queues import DueQueue, GateQueue, KeyQueue
@@ -184,6 +185,7 @@ class Wiring:
         self._processor = ProcessorClient(
             self._channels, self.context.clock, paused=self.namespaces.pauses.names
         )
+        self._rates = Rates(self.context, timers_have_room=self._look_for_timers)
         steps = Steps(
             processor=self._processor,
             settlements=self._settlements,
@@ -197,6 +199,7 @@ class Wiring:
                 BulkSteps(bulks=Bulks(self._worker), effects=self._effects, context=self.context),
             ),
             leases=self.leases,
+            rates=self._rates,
             context=self.context,
         )
         reach = self._processor.reach
@@ -209,12 +212,15 @@ class Wiring:
         self._requests = Requests(
             admissions=self._admissions, slots=self.slots, replies=self.replies,
             results=self._results, processes=self._processes, namespaces=self.namespaces,
-            effects=self._effects, context=self.context,
+            effects=self._effects, rates=self._rates, context=self.context,
         )  # fmt: skip
         self._job_control = JobControl(jobs=Jobs(self._front), effects=self._effects)
         self._messages = MessageDelivery(
             messages=Messages(self._worker), effects=self._effects, context=self.context
         )
+
+    def _look_for_timers(self, namespace: str) -> None:
+        self.slots.mark_backlog(namespace)
 
     def _schedule_runs_on(self, runs: StoredRuns) -> ScheduleRuns:
         return ScheduleRuns(
@@ -265,6 +271,7 @@ class Wiring:
             lambda: [((name,), it.share) for name, it in self._processor.sizes.largest().items()]
         )
         metrics.namespaces_paused.read_from(self._paused)
+        metrics.quota_used.read_from(self._rates.used)
         metrics.stream_sessions.read_from(lambda: [(_TO_PROCESSORS, self._channels.stream_count)])
 
     def _paused(self) -> list[tuple[Labels, float]]:
@@ -298,12 +305,14 @@ class Wiring:
                 )
                 for name, busy, free in usage[:LOADS_MAX]
             },
+            rates=self._rates.told,
         )
 
     def hear(self, heard: Heard) -> None:
         """Take in what a heartbeat has read."""
         self.namespaces.pauses.heartbeat(heard.paused)
         self.access.heartbeat(heard.access_revision)
+        self._rates.share(heard.rates, self.namespaces.find)
 
     def look(self) -> None:
         """See which processors are connected again; the next load reports it."""
@@ -325,7 +334,11 @@ class Wiring:
         ]
         effects, context, worker = self._effects, self.context, self._pools.worker
         claimer = Claimer(
-            claims=self._claims, namespaces=self.namespaces, slots=self.slots, context=context
+            claims=self._claims,
+            namespaces=self.namespaces,
+            slots=self.slots,
+            rates=self._rates,
+            context=context,
         )
         timers = Timers(claimer=claimer, pool=worker, effects=effects, context=context)
         backlog = Backlog(claimer=claimer, pool=worker, context=context)

@@ -17,7 +17,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.task import TIMER_TYPES
 from progressor.runtime.core.context import Context
+from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -42,6 +44,7 @@ class Claimer:
     claims: Claims
     namespaces: Namespaces
     slots: Slots
+    rates: Rates
     context: Context
 
     def rooms(self, namespaces: Iterable[Namespace]) -> list[Room]:
@@ -50,10 +53,15 @@ class Claimer:
         for namespace in namespaces:
             count = self.slots.reserve_up_to(namespace, self.context.scanner.batch_max)
             if count:
+                timers = self.rates.take_timers(namespace, count, oldest=True)
+                if 0 < timers < count:
+                    self.slots.give_back(namespace.name, count - timers)
+                    count = timers
                 rooms.append(
                     Room(
                         namespace=namespace.name,
                         limit=count,
+                        requests_only=not timers,
                         expires_after=self.context.lease_of(namespace),
                         requests_first=self.slots.next_turn(namespace.name),
                     )
@@ -72,7 +80,23 @@ class Claimer:
             undo.callback(self._give_back, left)
             claimed = await self.claims.claim_due(pool, rooms, overdue=overdue, wait=wait)
             self.start(claimed, left)
+        for room in rooms:
+            self._settle_timers(room, claimed)
         return claimed
+
+    def _settle_timers(self, room: Room, claimed: Iterable[Claimed]) -> None:
+        """Give back what a claim took of the quota of timers, and see whether more of them wait."""
+        namespace = self.namespaces.find(room.namespace)
+        if namespace is None or not namespace.quotas.timers_per_second or room.requests_only:
+            return
+        tasks = [it.task for it in claimed if it.task.key.namespace == room.namespace]
+        self.rates.give_back_timers(
+            room.namespace, room.limit - sum(it.task_type in TIMER_TYPES for it in tasks)
+        )
+        if len(tasks) < room.limit:
+            self.rates.release_timers(room.namespace)
+        else:
+            self.rates.hold_timers(namespace)
 
     async def claim_tasks(self, pool: Pool, due: Iterable[Due]) -> tuple[Sequence[Claimed], int]:
         wanted: list[Wanted] = []
@@ -89,6 +113,10 @@ class Claimer:
                     )
             claimed = await self.claims.claim_tasks(pool, wanted) if wanted else ()
             self.start(claimed, left)
+        free = collections.Counter(it.key.namespace for it in wanted)
+        free.subtract(it.task.key.namespace for it in claimed if it.task.task_type in TIMER_TYPES)
+        for name, count in free.items():
+            self.rates.give_back_timers(name, count)
         return claimed, len(wanted)
 
     def start(self, claimed: Iterable[Claimed], left: dict[str, int]) -> None:
@@ -113,6 +141,11 @@ class Claimer:
         # In a namespace with a backlog the task queues there: the oldest go first.
         backlog = self.slots.has_backlog(name)
         if backlog or not self.slots.reserve_up_to(namespace, 1):
+            self.slots.mark_backlog(name)
+            return None
+        # Whether it is a timer is not known.
+        if not self.rates.take_timers(namespace, 1, oldest=False):
+            self.slots.give_back(name)
             self.slots.mark_backlog(name)
             return None
         return namespace
@@ -185,7 +218,7 @@ class Backlog:
                         break
                     found = await self._claim(rooms)
                     left = _MISSES_MAX if found else left - 1
-                    empty = {room.namespace for room in rooms} - found
+                    empty = [room for room in rooms if room.namespace not in found]
                     if await self._clear(backlogs, empty, sure=left == 0) and not found:
                         await asyncio.sleep(misses.pause())
                     backoff.reset()
@@ -209,22 +242,25 @@ class Backlog:
         self.context.observers.tell("backlog_claimed", count=len(claimed))
         return {each.task.key.namespace for each in claimed}
 
-    async def _clear(self, backlogs: Mapping[str, int], empty: set[str], *, sure: bool) -> bool:
+    async def _clear(
+        self, backlogs: Mapping[str, int], empty: Sequence[Room], *, sure: bool
+    ) -> bool:
         """Clear the backlogs in which nothing is due; return whether one stays.
 
         A claim also comes back empty if another replica took what it had chosen. If `sure`, the
-        backlogs are cleared all the same: their tasks are locked, and left to the scan.
+        backlogs are cleared all the same: their tasks are locked, and left to the scan. Timers that
+        wait for a quota mark theirs again once there is room.
         """
-        if not empty:
-            return False
+        asked = [] if sure else [room.namespace for room in empty if not room.requests_only]
         due: Collection[str] = ()
-        if not sure:
+        if asked:
             due = await self.claimer.claims.find_overdue(
-                self.pool, sorted(empty), overdue=_NOT_AT_ALL
+                self.pool, sorted(asked), overdue=_NOT_AT_ALL
             )
-        for name in empty.difference(due):
-            # Whatever was marked after `backlogs` was read keeps the backlog open.
-            self.claimer.slots.clear_backlog(name, backlogs[name])
+        for room in empty:
+            if room.namespace not in due:
+                # Whatever was marked after `backlogs` was read keeps the backlog open.
+                self.claimer.slots.clear_backlog(room.namespace, backlogs[room.namespace])
         return bool(due)
 
 
@@ -294,7 +330,11 @@ class DueScan:
         )
         late = [namespace for namespace in known if namespace.name in overdue]
         # A backlog is claimed without a scan, for example after a pause.
-        backlogs = {it.name for it in late if self.claimer.slots.has_backlog(it.name)}
+        backlogs = {
+            it.name
+            for it in late
+            if self.claimer.slots.has_backlog(it.name) or self.claimer.rates.holds_timers(it.name)
+        }
         rooms = self.claimer.rooms(late)
         claimed: Sequence[Claimed] = ()
         if rooms:

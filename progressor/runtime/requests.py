@@ -17,7 +17,9 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.reply import ProcessEnd, Receipt, Reply, response_of, result_of
 from progressor.domain.processes.task import TaskResult, TaskType
+from progressor.domain.quotas.quotas import NO_QUOTAS
 from progressor.runtime.core.context import Context
+from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.replies import Replies, Waiter
@@ -47,6 +49,8 @@ class _Ticket(_Waiting):
     request: Request
     admitted: asyncio.Future[Admission]
     came_at: float
+    charged: bool
+    """Whether it was taken from a quota."""
     span: Span = UNTRACED
     """Of its way into the database."""
 
@@ -60,6 +64,7 @@ class Requests:
     processes: Processes
     namespaces: Namespaces
     effects: EffectDispatcher
+    rates: Rates
     context: Context
     _callers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """How many wait here, by namespace: one that hangs takes no room from another."""
@@ -73,9 +78,10 @@ class Requests:
             StorageUnavailableError: Without an idempotency key, it may have been accepted.
         """
         namespace = await self.namespaces.lookup(request.key.namespace)
+        charged = await self._charge(request, namespace)
         self._enter(namespace)
         try:
-            ticket = self._submit(request, namespace)
+            ticket = self._submit(request, namespace, charged=charged)
             deadline = _expire_after(timeout, ticket)
             try:
                 result = await ticket.result
@@ -91,7 +97,9 @@ class Requests:
     async def accept(self, request: Request) -> Receipt:
         """Admit a request and return once its task is durable; raises what `ask` raises."""
         namespace = await self.namespaces.lookup(request.key.namespace)
-        ticket = self._submit(dataclasses.replace(request, waits=False), namespace)
+        charged = await self._charge(request, namespace)
+        request = dataclasses.replace(request, waits=False)
+        ticket = self._submit(request, namespace, charged=charged)
         admission = await ticket.admitted
         assert admission.task_id is not None, "an admitted request has a task"
         return Receipt(task_id=admission.task_id, deduplicated=_is_duplicate(ticket))
@@ -174,9 +182,12 @@ class Requests:
 
     async def put(self, process: Import) -> Receipt:
         """Import a process; its timer is due from then on."""
-        await self.namespaces.lookup(process.key.namespace)
+        namespace = await self.namespaces.lookup(process.key.namespace)
+        charged = await self._charge(process, namespace)
         put, effects = await self.processes.put(process)
         self.effects.apply(effects)
+        if charged and put.verdict is Verdict.DUPLICATE:
+            self.rates.give_back(namespace, process)
         if put.verdict not in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
             admission = Admission(verdict=put.verdict)
             raise _refusal(process.key, process.idempotency_key, admission)
@@ -209,7 +220,23 @@ class Requests:
         self.effects.apply(effects)
         return task_id
 
-    def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
+    async def _charge(self, request: Request | Import, namespace: Namespace) -> bool:
+        """Take a request from the quotas of its namespace; return whether it was taken.
+
+        Raises:
+            QuotaExceededError: One is used up, and the request is not a repeated one.
+        """
+        if namespace.quotas == NO_QUOTAS:
+            return False
+        try:
+            return self.rates.take(namespace, request)
+        except errors.QuotaExceededError:
+            key = request.idempotency_key
+            if key is None or not await self.processes.has_task(request.key, key):
+                raise
+            return False
+
+    def _submit(self, request: Request, namespace: Namespace, *, charged: bool) -> _Ticket:
         pause = namespace.pause
         if pause is not None and pause.refuses_requests and request.task_type in REFUSED_IN_PAUSE:
             raise errors.NamespacePausedError(namespace.name, pause.reason, _RETRY_PAUSED_AFTER)
@@ -222,6 +249,7 @@ class Requests:
             admitted=loop.create_future(),
             result=loop.create_future(),
             came_at=self.context.clock.monotonic(),
+            charged=charged,
         )
         self._admit(ticket, namespace)
         return ticket
@@ -231,7 +259,8 @@ class Requests:
         run = ticket.request.constraints is None and self.slots.reserve(namespace)
         ticket.span = self.context.tracing.admission(ticket.request)
         expires_after = self.context.lease_of(namespace)
-        entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent)
+        open_max = namespace.quotas.open_processes or None
+        entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent, open_max)
         try:
             admission = self.admissions.submit(entry)
         except errors.ProgressorError as error:
@@ -275,6 +304,8 @@ class Requests:
                 self._admit(ticket, namespace)
             except errors.ProgressorError as refused:
                 _fail(ticket, refused)
+        elif admission.verdict is Verdict.QUOTA_EXCEEDED:
+            _fail(ticket, self.rates.full(namespace))
         else:
             request = ticket.request
             refusal = _refusal(
@@ -288,6 +319,8 @@ class Requests:
         self.context.measures.admitted(
             ticket.request, admission.verdict, self.context.clock.monotonic() - ticket.came_at
         )
+        if ticket.charged and admission.verdict is Verdict.DUPLICATE:
+            self.rates.give_back(namespace, ticket.request)
         self.context.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
         if admission.due_now:
             self.slots.mark_backlog(namespace.name)

@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
     from progressor.domain.processes.process import (
         ProcessCount as ProcessCount, ProcessCounts as ProcessCounts,
     )
+    from progressor.domain.quotas.quotas import Quotas as Quotas
     from progressor.domain.views.activity import NamespaceQueue as NamespaceQueue
     from progressor.domain.views.replica import StepTally as StepTally
     from progressor.errors import (
@@ -82,6 +83,7 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         ProcessFailedError as ProcessFailedError, ProcessFinishedError as ProcessFinishedError,
         NothingToRetryError as NothingToRetryError, ProcessIsRunningError as ProcessIsRunningError,
         ProcessNotFoundError as ProcessNotFoundError,
+        QuotaExceededError as QuotaExceededError,
         ProcessRemovedError as ProcessRemovedError, ProgressorError as ProgressorError,
         RejectedError as RejectedError, RepairFailedError as RepairFailedError,
         ReplicaStoppedError as ReplicaStoppedError, RequestError as RequestError,
@@ -203,6 +205,7 @@ _MODULES = {
     "progressor.domain.processes.message": "Sender",
     "progressor.domain.processes.policy": "Pause RetryPolicy",
     "progressor.domain.processes.process": "ProcessCount ProcessCounts",
+    "progressor.domain.quotas.quotas": "Quotas",
     "progressor.domain.views.activity": "NamespaceQueue",
     "progressor.domain.views.replica": "StepTally",
     "progressor.errors": """
@@ -213,9 +216,10 @@ _MODULES = {
         OperationAlreadyExistsError OperationNotFoundError
         OverloadedError ProcessAlreadyExistsError ProcessFailedError ProcessFinishedError
         NothingToRetryError ProcessIsRunningError ProcessNotFoundError ProcessRemovedError
-        ProgressorError RejectedError RepairFailedError ReplicaStoppedError RequestError
-        ShuttingDownError StateError StepFailedError StorageUnavailableError TaskCancelledError
-        TaskFailedError TaskHasEndedError ProcessTerminatedError TaskNotFoundError
+        ProgressorError QuotaExceededError RejectedError RepairFailedError ReplicaStoppedError
+        RequestError ShuttingDownError StateError StepFailedError StorageUnavailableError
+        TaskCancelledError TaskFailedError TaskHasEndedError ProcessTerminatedError
+        TaskNotFoundError
     """,
     "progressor.job_errors": """
         JobEndedError JobNotFailedError JobNotFoundError LedByEngineError ScheduleAlreadyExistsError

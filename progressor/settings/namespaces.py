@@ -26,6 +26,7 @@ from progressor.domain.processes.policy import (
     ZombiePolicy,
 )
 from progressor.domain.processes.task import TaskType
+from progressor.domain.quotas.quotas import RATE_MAX, SIZE_MAX, Quotas
 from progressor.settings.addresses import check_address
 from progressor.settings.decoding import (
     Faults,
@@ -42,6 +43,8 @@ _YEARS = 100 * 365 * 86_400
 RetriedType = Literal["init", "call", "notify", "repair", "timeout", "join", "reply"]
 
 Interval = Annotated[dt.timedelta, Meta(ge=0.001, le=365 * 86_400)]
+Rate = Annotated[int, Meta(ge=0, le=RATE_MAX)]
+Size = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
 Retention = Annotated[dt.timedelta, Meta(ge=0, le=_YEARS)]
 
 
@@ -61,6 +64,22 @@ class RetryTable:
 
     def policy(self) -> RetryPolicy:
         return RetryPolicy(**dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaTable:
+    """The quotas of a namespace as a table; 0: no limit."""
+
+    starts_per_second: Rate = setting(0, "starts, jobs and imports; 0: no limit")
+    calls_per_second: Rate = setting(0, "calls and notifies; 0: no limit")
+    timers_per_second: Rate = setting(0, "timers that fire; later ones wait; 0: no limit")
+    open_processes: Size = setting(0, "processes that have not finished; 0: no limit")
+    bytes_per_second: Size = setting(
+        0, "bytes of the arguments of starts, calls and notifies; 0: no limit"
+    )
+
+    def quotas(self) -> Quotas:
+        return Quotas(**dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +136,7 @@ class NamespaceTable:
         "name of the `[processor_credentials.NAME]` by which the processor is reached; empty: no "
         "TLS and no token",
     )
+    quotas: QuotaTable = found_setting(QuotaTable, "a table, see below")
 
 
 def decode_namespaces(given: Given) -> tuple[Namespace, ...]:
@@ -155,6 +175,7 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
     is_last = isinstance(history, int)
     fields |= {
         "retry_policy": table.retry_policy.policy(),
+        "quotas": table.quotas.quotas(),
         "retry_policies": {TaskType(key): it.policy() for key, it in table.retry_policies.items()},
         "on_error": OnError(table.on_error),
         "zombie_policy": ZombiePolicy(table.zombie_policy),

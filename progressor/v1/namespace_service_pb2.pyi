@@ -177,6 +177,46 @@ class HistoryPolicy(_message.Message):
 Global___HistoryPolicy: _TypeAlias = HistoryPolicy  # noqa: Y015
 
 @_typing.final
+class Quotas(_message.Message):
+    """How much work a namespace may bring, over all replicas together. Zero: no limit, the default. Requests
+    over a quota end with QUOTA_EXCEEDED and are not accepted.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    CALLS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    TIMERS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    OPEN_PROCESSES_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    starts_per_second: _builtins.int
+    """Starts, jobs and imports, 0 .. 1,000,000."""
+    calls_per_second: _builtins.int
+    """Calls and notifies of clients, 0 .. 1,000,000."""
+    timers_per_second: _builtins.int
+    """Timers that fire, 0 .. 1,000,000. Due timers above it wait, with the cause quota."""
+    open_processes: _builtins.int
+    """Processes that have not finished, 0 .. 1,000,000,000,000."""
+    bytes_per_second: _builtins.int
+    """The bytes of the arguments of starts, calls and notifies, 0 .. 1,000,000,000,000."""
+    def __init__(
+        self,
+        *,
+        starts_per_second: _builtins.int = ...,
+        calls_per_second: _builtins.int = ...,
+        timers_per_second: _builtins.int = ...,
+        open_processes: _builtins.int = ...,
+        bytes_per_second: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "calls_per_second", b"calls_per_second", "open_processes", b"open_processes", "starts_per_second", b"starts_per_second", "timers_per_second", b"timers_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quotas: _TypeAlias = Quotas  # noqa: Y015
+
+@_typing.final
 class Namespace(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -221,6 +261,7 @@ class Namespace(_message.Message):
     ON_ERROR_FIELD_NUMBER: _builtins.int
     STEP_TIMEOUT_MAX_FIELD_NUMBER: _builtins.int
     PROCESSOR_CREDENTIALS_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1..64 of [a-z0-9._-]."""
@@ -291,6 +332,10 @@ class Namespace(_message.Message):
         """The longest time that a step may take if it extends its deadline, 1 ms .. 7 days. Default 1 h."""
 
     @_builtins.property
+    def quotas(self) -> Global___Quotas:
+        """The quotas. A masked update replaces all of them."""
+
+    @_builtins.property
     def pause(self) -> _types_pb2.Pause:
         """Set by PauseNamespace. Absent: the namespace is not paused."""
 
@@ -317,11 +362,12 @@ class Namespace(_message.Message):
         on_error: Global___OnError.ValueType = ...,
         step_timeout_max: _duration_pb2.Duration | None = ...,
         processor_credentials: _builtins.str = ...,
+        quotas: Global___Quotas | None = ...,
         pause: _types_pb2.Pause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "pause", b"pause", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "pause", b"pause", "quotas", b"quotas", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "pause", b"pause", "payload_bytes_max", b"payload_bytes_max", "processor_credentials", b"processor_credentials", "processor_targets", b"processor_targets", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "pause", b"pause", "payload_bytes_max", b"payload_bytes_max", "processor_credentials", b"processor_credentials", "processor_targets", b"processor_targets", "quotas", b"quotas", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

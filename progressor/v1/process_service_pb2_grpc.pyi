@@ -17,6 +17,8 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   UNAUTHENTICATED      UNAUTHENTICATED: no valid credentials; the engine's log says why
   PERMISSION_DENIED    PERMISSION_DENIED: no binding of the caller gives the right (see AccessService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
+                       QUOTA_EXCEEDED: the namespace has used up a quota; nothing was accepted (with
+                       RetryInfo; quota, limit in the metadata)
   UNAVAILABLE          SHUTTING_DOWN: the request was not accepted; STORAGE_UNAVAILABLE,
                        REPLICA_STOPPED: it may have been accepted; repeat it with the same
                        idempotency key to find out (all with RetryInfo)

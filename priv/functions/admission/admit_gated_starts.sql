@@ -24,7 +24,7 @@ BEGIN
             p_now, p_replica_id, p_slot, p_namespace, p_process_id, p_args, p_caller_context,
             p_trace_context, p_history_after, p_history_limit, p_history_backward,
             p_idempotency_key, p_fingerprint, p_metadata, p_waits,
-            p_run, p_expires_after, p_sender)
+            p_run, p_expires_after, p_sender, p_open_max)
     LOOP
         v_now := v_row.admitted_at;
         IF v_row.verdict = 'accepted' THEN

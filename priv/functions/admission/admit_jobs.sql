@@ -20,7 +20,7 @@ BEGIN
             p_now, p_replica_id, p_slot, p_namespace, p_process_id, p_args, p_caller_context,
             p_trace_context, p_history_after, p_history_limit, p_history_backward,
             p_idempotency_key, p_fingerprint, p_metadata, p_waits, p_run, p_expires_after,
-            p_sender)
+            p_sender, p_open_max)
     LOOP
         IF v_row.verdict = 'accepted' THEN
             UPDATE processes p

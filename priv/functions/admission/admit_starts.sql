@@ -1,7 +1,8 @@
 -- Admits starts: creates the process and its init task, leased to the replica where it has reserved a worker, due
 -- at once otherwise. A start of an existing process is looked up by its idempotency key, and so is one of a process
--- that is gone and has left its answer. At most one item per process.
--- Locks: processes (inserted in key order; existing ones in key order).
+-- that is gone and has left its answer. At most one item per process. p_open_max is the quota of the namespace of each
+-- item; null: none.
+-- Locks: with p_open_max as leave_room; then processes (inserted in key order; existing ones in key order).
 -- Returns: one row per item, in any order.
 CREATE FUNCTION admit_starts(
     p_now              timestamptz,
@@ -21,7 +22,8 @@ CREATE FUNCTION admit_starts(
     p_waits            boolean[],
     p_run              boolean[],
     p_expires_after    double precision[],
-    p_sender           json[]
+    p_sender           json[],
+    p_open_max         bigint[]
 )
 RETURNS SETOF admitted_start
 BY INDEX
@@ -40,6 +42,10 @@ DECLARE
     v_known     record;
     v_repeated  integer[];
 BEGIN
+    IF p_open_max IS NOT NULL THEN
+        p_namespace := leave_room(p_slot, p_namespace, p_process_id, p_open_max);
+    END IF;
+
     FOR n IN 1 .. v_size LOOP
         v_task_ids[n] := nextval('task_ids');
         v_tokens[n] := CASE WHEN p_run[n] THEN nextval('lease_tokens') END;
@@ -233,6 +239,7 @@ BEGIN
     WITH known AS MATERIALIZED (
         SELECT i.*, k.task_id AS known_task_id,
             CASE
+                WHEN i.namespace = '' THEN 'quota_exceeded'
                 WHEN v_is_locked[i.item] IS NULL AND n.name IS NULL THEN 'namespace_not_found'
                 -- Removed meanwhile, and perhaps started again by another request: not locked by us.
                 WHEN v_is_locked[i.item] IS NULL THEN 'gone'

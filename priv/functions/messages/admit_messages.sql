@@ -111,14 +111,14 @@ BEGIN
         FROM admit_starts(
             p_now, p_replica_id, v.slot, v.namespace, v.process_id, v.args, v.caller_context,
             v.trace_context, NULL, NULL, NULL, NULL, NULL, v.metadata, v.no, v.no, NULL,
-            v.sender) a
+            v.sender, NULL) a
         WHERE p_starts AND NOT p_is_gated
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects
         FROM admit_gated_starts(
             p_now, p_replica_id, v.slot, v.namespace, v.process_id, v.args, v.caller_context,
             v.trace_context, NULL, NULL, NULL, NULL, NULL, v.metadata, v.no, v.no, NULL,
-            v.sender, p_starvation_timeout, v.constraints) a
+            v.sender, NULL, p_starvation_timeout, v.constraints) a
         WHERE p_starts AND p_is_gated
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, a.free, a.effects

@@ -100,7 +100,7 @@ BEGIN
             p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_rows.args,
             v_rows.caller_context, v_rows.trace, v_rows.history_after, v_rows.history_limit,
             v_rows.history_backward, v_rows.task_key, v_rows.fingerprint, v_rows.metadata,
-            v_rows.no, v_rows.no, v_rows.never, NULL) a
+            v_rows.no, v_rows.no, v_rows.never, NULL, NULL) a
         WHERE p_kind = 'start'
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, true, NULL
@@ -108,7 +108,7 @@ BEGIN
             p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_rows.args,
             v_rows.caller_context, v_rows.trace, v_rows.history_after, v_rows.history_limit,
             v_rows.history_backward, v_rows.task_key, v_rows.fingerprint, v_rows.metadata,
-            v_rows.no, v_rows.no, v_rows.never, NULL,
+            v_rows.no, v_rows.no, v_rows.never, NULL, NULL,
             array_fill('engine'::text, ARRAY[cardinality(v_items)]),
             array_fill('{"scheduled": true}'::json, ARRAY[cardinality(v_items)])) a
         WHERE p_kind = 'job'
@@ -126,7 +126,7 @@ BEGIN
             p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_rows.args,
             v_rows.caller_context, v_rows.trace, v_rows.history_after, v_rows.history_limit,
             v_rows.history_backward, v_rows.task_key, v_rows.fingerprint, v_rows.metadata,
-            v_rows.no, v_rows.no, v_rows.never, NULL, p_starvation_timeout, v_rows.constraints) a
+            v_rows.no, v_rows.no, v_rows.never, NULL, NULL, p_starvation_timeout, v_rows.constraints) a
         WHERE p_kind = 'gated_start'
         UNION ALL
         SELECT a.item, a.verdict, a.task_id, false, a.effects::json

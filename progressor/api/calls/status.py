@@ -51,6 +51,7 @@ _OWN_CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = {
     # Replaces a code of the processor that gRPC does not know.
     errors.RejectedError: grpc.StatusCode.UNKNOWN,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
     errors.ReplicaStoppedError: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -80,6 +81,7 @@ _METADATA_FIELDS = (
     "namespace", "process_id", "job_id", "own", "task_id", "broken_by", "failure_code",
     "failure_reason", "detail", "idempotency_key", "event_id", "gate", "schedule_id", "expected",
     "actual", "what", "operation_id", "principal", "right", "role", "token_id", "count_max",
+    "quota", "limit",
 )  # fmt: skip
 _CODES_BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType(
     {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}

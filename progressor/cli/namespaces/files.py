@@ -14,7 +14,7 @@ _FIELDS = tuple(
     "history_last" if key.field == "history" else key.field for key in keys_of(NamespaceTable)
 )
 
-_TABLES = frozenset({"retry_policy", "retry_policies"})
+_TABLES = frozenset({"retry_policy", "retry_policies", "quotas"})
 
 Table = Mapping[str, object]
 
@@ -51,11 +51,12 @@ def short_table(config: NamespaceConfig) -> dict[str, object]:
     namespace.
     """
     table = {key: it for key, it in table_of(config).items() if it != _DEFAULTS.get(key)}
-    if "retry_policy" in table:
-        table["retry_policy"] = _short_policy(table["retry_policy"])
+    for key in ("retry_policy", "quotas"):
+        if key in table:
+            table[key] = _short(table[key], key)
     policies = table.get("retry_policies")
     if isinstance(policies, dict):
-        table["retry_policies"] = {key: _short_policy(it) for key, it in policies.items()}
+        table["retry_policies"] = {key: _short(it, "retry_policy") for key, it in policies.items()}
     return table
 
 
@@ -68,11 +69,11 @@ def toml_of(configs: Sequence[NamespaceConfig]) -> str:
     )
 
 
-def _short_policy(policy: object) -> dict[str, object]:
-    defaults = _DEFAULTS["retry_policy"]
-    assert isinstance(policy, dict), "a policy is a table"
-    assert isinstance(defaults, dict), "a policy is a table"
-    return {key: it for key, it in policy.items() if it != defaults.get(key)}
+def _short(table: object, name: str) -> dict[str, object]:
+    defaults = _DEFAULTS[name]
+    assert isinstance(table, dict), f"{name} is a table"
+    assert isinstance(defaults, dict), f"{name} is a table"
+    return {key: it for key, it in table.items() if it != defaults.get(key)}
 
 
 def _lines(name: str, table: Table) -> Iterator[str]:

@@ -31,6 +31,7 @@ from progressor.cli.output import (
 )
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.quotas.quotas import Quotas
 from progressor.domain.views.bulk import OPERATIONS
 from progressor.sdk.values.namespaces import NamespaceConfig, OnError, ZombiePolicy
 from progressor.settings.decoding import Given, keys_of
@@ -266,12 +267,13 @@ def table_of(config: NamespaceConfig) -> dict[str, object]:
     table = _plain(config) | {
         "history": {None: "all", 0: "none"}.get(last, last),
         "retry_policy": _plain(config.retry_policy),
+        "quotas": _plain(config.quotas),
         "retry_policies": {key: _plain(policy) for key, policy in config.retry_policies.items()},
     }
     return {key.name: table[key.name] for key in keys_of(NamespaceTable) if key.name in table}
 
 
-def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:
+def _plain(value: NamespaceConfig | RetryPolicy | Quotas) -> dict[str, object]:
     table: dict[str, object] = {}
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)

@@ -48,6 +48,7 @@ class Verdict(enum.StrEnum):
     EVENT_NOT_FOUND = "event_not_found"
     NOTHING_TO_RETRY = "nothing_to_retry"
     GATE_NOT_FOUND = "gate_not_found"
+    QUOTA_EXCEEDED = "quota_exceeded"
     GONE = "gone"
 
 
@@ -74,6 +75,10 @@ class Request:
     led_by: Leadership | None = None
     job_options: JobOptions | None = None
     node_gates: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.args)
 
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal requests.
@@ -119,6 +124,15 @@ class Import:
     # The same: the text of a process without a version is that of earlier releases.
     state_version: int = dataclasses.field(default=0, repr=False)
     timers: Mapping[str, SetTimer] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def task_type(self) -> TaskType:
+        """As what it counts: a start."""
+        return TaskType.INIT
+
+    @property
+    def size(self) -> int:
+        return len(self.aux_state) + sum(len(it.payload) for it in self.history)
 
     def fingerprint(self) -> bytes:
         plain = dataclasses.replace(self, metadata=None)

@@ -10,6 +10,7 @@ from typing import assert_never
 from progressor.domain.processes.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
 from progressor.domain.processes.policy import OnError, Pause, RetryPolicy, ZombiePolicy
 from progressor.domain.processes.task import TaskType
+from progressor.domain.quotas.quotas import NO_QUOTAS, Quotas
 
 PAYLOAD_BYTES_CEILING = 16 * 1024 * 1024
 """No namespace may allow larger payloads: a message carries several, and must fit gRPC's."""
@@ -61,6 +62,7 @@ class Namespace:
     unreachable_patience: dt.timedelta | None = None
     step_timeout_max: dt.timedelta = dt.timedelta(hours=1)
     processor_credentials: str = ""
+    quotas: Quotas = NO_QUOTAS
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

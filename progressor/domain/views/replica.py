@@ -64,12 +64,16 @@ class NamespaceLoad:
 class ReplicaLoad:
     """What a replica is working on: running steps, and tasks that callers wait for.
 
-    ``loads`` are those of its namespaces, at most LOADS_MAX.
+    ``loads`` are those of its namespaces, at most LOADS_MAX. ``rates``: of each namespace and quota
+    that is shared with other replicas, the demand and the share here.
     """
 
     step_count: int
     caller_count: int
     loads: Mapping[str, NamespaceLoad] = dataclasses.field(default_factory=dict, hash=False)
+    rates: Mapping[str, Mapping[str, tuple[float, float]]] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

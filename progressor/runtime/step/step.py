@@ -29,12 +29,13 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import NO_OPTIONS
 from progressor.domain.processes.settlement import Settlement, settle
-from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.domain.views.bulk import OPERATIONS
 from progressor.processor.client import ProcessorClient
 from progressor.processor.failures import INVALID_ANSWER
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Ending, LeaseHandle, Leases
+from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.step.histories import StepHistories
@@ -85,6 +86,7 @@ class Steps:
     effects: EffectDispatcher
     job_steps: JobSteps
     leases: Leases
+    rates: Rates
     context: Context
 
     async def run(self, task: RunningTask, slots: Slots) -> None:
@@ -150,7 +152,10 @@ class Steps:
             token=task.token,
             settlement=self._decide(task, outcome, namespace),
             process=task.process,
-            continues=continues and not self._is_paused(task),
+            # The next one may be a timer.
+            continues=continues
+            and not self._is_paused(task)
+            and self.rates.take_timers(namespace, 1, oldest=False) > 0,
             expires_after=self.context.lease_of(namespace),
             trace_context=task.trace_context,
             part=task.process.part,
@@ -191,6 +196,9 @@ class Steps:
                 span.fail(error.reason)
                 self._abandon(task)
                 return None
+        following = written.next if isinstance(written, Written) else None
+        if entry.continues and (following is None or following.task_type not in TIMER_TYPES):
+            self.rates.give_back_timers(namespace.name, 1)
         if isinstance(written, Written):
             self.context.measures.settled(entry, self.context.clock.monotonic() - decided_at)
             if span is not UNTRACED:

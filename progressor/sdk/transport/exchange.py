@@ -135,15 +135,16 @@ class Attempts:
     def pause_after(self, status: Status, *, has_other_token: bool = False) -> float | None:
         """Return the seconds to wait before the next attempt; None: there is none.
 
-        Only UNAVAILABLE, a lost connection and an expired token, if there is another one, are
-        retried. Pauses double from 50 ms to 2 s, each
+        Only UNAVAILABLE, a lost connection, a used up quota, of which nothing was accepted, and an
+        expired token, if there is another one, are retried. Pauses double from 50 ms to 2 s, each
         shortened by up to a half; they are never shorter than the engine requested. An attempt
         must have at least as much time left as the pause before it: one with less would end with
         DEADLINE_EXCEEDED, which hides that the engine could not be reached.
         """
         is_away = status.is_lost or status.code is grpc.StatusCode.UNAVAILABLE
         is_expired = has_other_token and status.code is grpc.StatusCode.UNAUTHENTICATED
-        if not self._repeatable or not (is_away or is_expired):
+        is_over = status.reason == errors.QuotaExceededError.reason
+        if not is_over and not (self._repeatable and (is_away or is_expired)):
             return None
         longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._count, 16))
         self._count += 1

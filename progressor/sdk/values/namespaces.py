@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from progressor.domain.processes.policy import Pause, RetryPolicy
+from progressor.domain.quotas.quotas import NO_QUOTAS, Quotas
 from progressor.sdk.codec.wire import WireEnum
 from progressor.v1 import namespace_service_pb2 as pb
 from progressor.wire.shapes import Field, Shape
@@ -62,6 +63,7 @@ class NamespaceConfig:
     unreachable_patience: dt.timedelta | None = None
     step_timeout_max: dt.timedelta = dt.timedelta(hours=1)
     processor_credentials: str = ""
+    quotas: Quotas = NO_QUOTAS
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

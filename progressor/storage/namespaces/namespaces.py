@@ -60,6 +60,10 @@ class Namespaces:
     def known(self) -> tuple[Namespace, ...]:
         return tuple(self._known.values())
 
+    def find(self, name: str) -> Namespace | None:
+        """Return a namespace if it is in memory."""
+        return self._known.get(name)
+
     def is_known(self, name: str) -> bool:
         """Tell whether a namespace is in memory; from any thread."""
         return name in self._known

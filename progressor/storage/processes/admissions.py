@@ -49,13 +49,15 @@ class Entry:
     """A request, whether a worker is reserved for it, and how long its step may then take.
 
     ``expires_after`` is the namespace's step timeout and grace together. ``on_sent`` is called when
-    the batch with it is sent.
+    the batch with it is sent. A start is refused if its namespace has ``open_max`` processes that
+    have not finished.
     """
 
     request: Request
     run: bool
     expires_after: dt.timedelta
     on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
+    open_max: int | None = None
 
 
 Admitted = tuple[Admission, Effects]
@@ -252,6 +254,8 @@ def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[A
         # Clients send these.
         "sender": None,
     }
+    if "open_max" in wanted:
+        columns["open_max"] = [entry.open_max for entry in batch]
     if "head" in wanted:
         columns["head"] = _heads(requests)
         columns["task_type"] = [request.task_type for request in requests]

@@ -46,13 +46,15 @@ class Room:
     """How many tasks of a namespace this replica can take.
 
     ``requests_first`` says whose turn it is: places go to the oldest request and the oldest of all
-    tasks by turns. ``after`` is the time and the id of the last task that `find_upcoming` returned.
+    tasks by turns. ``requests_only``: no timers are claimed. ``after`` is the time and the id of
+    the last task that `find_upcoming` returned.
     """
 
     namespace: str
     limit: int
     expires_after: dt.timedelta
     requests_first: bool = False
+    requests_only: bool = False
     after: tuple[dt.datetime, int] | None = None
 
 
@@ -147,6 +149,9 @@ class Claims:
             "room": [room.limit for room in rooms],
             "requests_first": [room.requests_first for room in rooms],
             "expires_after": [room.expires_after.total_seconds() for room in rooms],
+            "requests_only": [True if room.requests_only else None for room in rooms]
+            if any(room.requests_only for room in rooms)
+            else None,
         }
         if wait and self._context.clock.monotonic() < self._passes_until:
             claimed = await self._claim_once(pool, self._claim_due, arguments, wait=False)

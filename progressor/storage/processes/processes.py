@@ -1,5 +1,6 @@
 """Processes as people see them, and the rare writes: put, remove, repair, retention."""
 
+import asyncio
 import dataclasses
 import datetime as dt
 import functools
@@ -18,7 +19,7 @@ from progressor.domain.processes.task import TaskError
 from progressor.domain.views import why
 from progressor.domain.views.process import HistoryPage, ProcessView, Replies, Timer
 from progressor.domain.views.wait import UnfinishedTask, Wait
-from progressor.storage.commit.group_read import GroupRead
+from progressor.storage.commit.group_read import GroupRead, ReadBounds
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
@@ -46,6 +47,9 @@ WAITS_MAX = 100
 STATE_BYTES_MAX = 64 * 1024
 BATCH_EVENTS_MAX = 100
 BATCH_EVENT_BYTES_MAX = 64 * 1024
+REPEATS = ReadBounds(reader_count=1, waiting_max=1_000)
+"""Look-ups of requests over a quota: a flood of them must not take the connections of others."""
+
 _NO_BOUND = 2**31 - 1
 _NO_EVENTS = HistoryPage(events=(), next_after=None)
 _NO_ROLE = JobRole(led=None, followed=None)
@@ -104,6 +108,10 @@ class _ProcessRow(NamedTuple):
         return HistoryPage(events=tuple(events), next_after=None)
 
 
+class _Repeated(NamedTuple):
+    is_known: bool
+
+
 class _Row(NamedTuple):
     """What one of the rare writes did; each has some of the columns."""
 
@@ -144,6 +152,13 @@ class Processes:
             pool=context.pool,
             statement_timeout=context.statement_timeout.total_seconds(),
         )
+        self._repeats: GroupRead[tuple[ProcessKey, str], bool] = GroupRead(
+            name="repeated requests",
+            read=self._read_repeats,
+            pool=context.pool,
+            statement_timeout=context.statement_timeout.total_seconds(),
+            bounds=REPEATS,
+        )
         listings = Listings(context, whys=self._whys)
         self.first_waits, self.list, self.page = (
             listings.first_waits, listings.list, listings.page,
@@ -159,10 +174,17 @@ class Processes:
         self._cancel_task = functions.call("cancel_task", _Row)
 
     async def run(self) -> None:
-        await self._reads.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reads.run(), name="read processes")
+            group.create_task(self._repeats.run(), name="find repeated requests")
 
     def close(self) -> None:
         self._reads.close()
+        self._repeats.close()
+
+    async def has_task(self, key: ProcessKey, idempotency_key: str) -> bool:
+        """Return whether a request with an idempotency key was admitted before."""
+        return await self._repeats.ask((key, idempotency_key))
 
     async def get(self, key: ProcessKey) -> ProcessView:
         """Read a process, its timer and what its unfinished tasks wait for.
@@ -216,6 +238,21 @@ class Processes:
         if row is None:
             raise errors.ProcessNotFoundError(wanted.key.namespace, wanted.key.process_id)
         return row
+
+    async def _read_repeats(
+        self, connection: Connection, batch: Sequence[tuple[ProcessKey, str]]
+    ) -> Sequence[bool]:
+        keys = [key for key, _ in batch]
+        found = await self._context.read_on(
+            connection,
+            _Repeated,
+            _SQL["find_repeated"],
+            slot=[key.slot for key in keys],
+            namespace=[key.namespace for key in keys],
+            process_id=[key.process_id for key in keys],
+            idempotency_key=[idempotency_key for _, idempotency_key in batch],
+        )
+        return [it.is_known for it in found]
 
     async def _read_batch(
         self, connection: Connection, batch: Sequence[Wanted], *, state_bytes_max: int

@@ -84,3 +84,21 @@ FROM progressor.running r
 LEFT JOIN progressor.memos m USING (slot, namespace, process_id, task_id)
 WHERE (r.slot, r.namespace, r.process_id, r.task_id, r.token)
     = (%(slot)s, %(namespace)s, %(process_id)s, %(task_id)s, %(token)s)
+
+-- name: find_repeated
+-- Returns for each idempotency key, in the order given, whether there is a task of it, or an answer that a process
+-- which is gone has left. Locks: none.
+SELECT EXISTS (
+    SELECT FROM progressor.tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.idempotency_key)
+        = (i.slot, i.namespace, i.process_id, i.idempotency_key)
+) OR EXISTS (
+    SELECT FROM progressor.replies a
+    WHERE (a.namespace, a.process_id, a.idempotency_key)
+        = (i.namespace, i.process_id, i.idempotency_key)
+) AS is_known
+FROM unnest(
+    %(slot)s::smallint[], %(namespace)s::text[], %(process_id)s::text[],
+    %(idempotency_key)s::text[]
+) WITH ORDINALITY AS i (slot, namespace, process_id, idempotency_key, number)
+ORDER BY i.number

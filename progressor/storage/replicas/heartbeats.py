@@ -16,9 +16,10 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import psycopg
 
 from progressor.clock import Clock
@@ -52,6 +53,8 @@ class Heard(NamedTuple):
 
     paused: Sequence[str]
     access_revision: int
+    rates: Sequence[Mapping[str, Any] | None] = ()
+    """What each of the other live replicas tells of its rates; None: nothing."""
 
 
 class Heartbeats:
@@ -85,6 +88,7 @@ class Heartbeats:
             "caller_count": load.caller_count,
             "clock_offset": self._offset,
             "facts": watch.encode_loads(load.loads),
+            "rates": msgspec.json.encode(load.rates).decode() if load.rates else None,
         }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
@@ -95,7 +99,7 @@ class Heartbeats:
             undo.pop_all()
         assert row is not None, "a beat returns its instant"
         self._measure(row[0], sent_at=sent_at, trip=self._clock.monotonic() - started)
-        return Heard(row[1] or (), row[2])
+        return Heard(row[1] or (), row[2], row[3] or ())
 
     def cut(self) -> None:
         """Break the connection under a beat in flight, which then fails. From any thread."""

@@ -1,14 +1,14 @@
 -- name: beat
 -- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. Returns
--- the instant of the heartbeat, the names of the paused namespaces (null if there are none), and the revision
--- of bindings and tokens. A beat before it whose commit waits for a synchronous standby keeps
+-- the instant of the heartbeat, the names of the paused namespaces (null if there are none), the revision
+-- of bindings and tokens, and what the other live replicas tell of rates that they share. A beat before it whose commit waits for a synchronous standby keeps
 -- the row locked: this one fails after a second, so that such beats do not pile up.
 INSERT INTO progressor.replicas AS r
     (replica_id, name, version, functions, started_at, heartbeat_at, draining,
-    lease_timeout, step_count, caller_count, clock_offset, facts)
+    lease_timeout, step_count, caller_count, clock_offset, facts, rates)
 SELECT %(replica_id)s, %(name)s, %(version)s, %(functions)s,
     coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()), %(draining)s,
-    %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s, %(facts)s
+    %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s, %(facts)s, %(rates)s
 FROM (SELECT set_config('lock_timeout', '1s', true) AS patience OFFSET 0) AS bound
 WHERE bound.patience IS NOT NULL
 ON CONFLICT (replica_id) DO UPDATE
@@ -18,7 +18,8 @@ SET heartbeat_at = excluded.heartbeat_at,
     step_count = excluded.step_count,
     caller_count = excluded.caller_count,
     clock_offset = excluded.clock_offset,
-    facts = excluded.facts
+    facts = excluded.facts,
+    rates = excluded.rates
 RETURNING r.heartbeat_at, (
     SELECT array_agg(n.name)
     FROM progressor.namespaces n
@@ -26,6 +27,12 @@ RETURNING r.heartbeat_at, (
 ), (
     SELECT a.revision
     FROM progressor.access_revision a
+), (
+    SELECT array_agg(o.rates)
+    FROM progressor.replicas o
+    WHERE o.replica_id <> r.replica_id
+        AND NOT o.draining
+        AND o.heartbeat_at >= r.heartbeat_at - coalesce(o.lease_timeout, r.lease_timeout)
 )
 
 -- name: retire_replica

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.quotas.quotas import Quota
 from progressor.domain.views.activity import QUEUES_MAX
 from progressor.telemetry.instruments import (
     Counter,
@@ -151,6 +152,18 @@ class Metrics:
         "progressor_namespace_paused", "1",
         "1 while the namespace is paused, as this replica knows it; else 0.",
         "namespace", sets_max=QUEUES_MAX,
+    )
+    quota_refused: Counter = _counter(
+        "progressor_quota_refused", "{request}",
+        "Requests refused because their namespace has used up a quota. quota: starts_per_second, "
+        "calls_per_second, open_processes, bytes_per_second.",
+        "namespace", "quota", sets_max=len(Quota) * QUEUES_MAX,
+    )
+    quota_used: Gauge = _gauge(
+        "progressor_quota_used_ratio", "1",
+        "What this replica has let through in the last second or so, as a share of the quota of "
+        "the namespace; the sum over the replicas is the use of the quota.",
+        "namespace", "quota", sets_max=len(Quota) * QUEUES_MAX,
     )
     processes: Gauge = _gauge(
         "progressor_processes", "{process}",

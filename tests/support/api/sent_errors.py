@@ -78,6 +78,10 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
     ],
     "RESOURCE_EXHAUSTED": [
         (errors.OverloadedError("callers", RETRY), "what=callers"),
+        (
+            errors.QuotaExceededError("n", "starts_per_second", 9, RETRY),
+            "namespace=n quota=starts_per_second limit=9",
+        ),
         (errors.StorageOverloadedError("1,000 wait", RETRY), ""),
     ],
     "DEADLINE_EXCEEDED": [

@@ -17,6 +17,7 @@ from progressor.processor.channels import Channels
 from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Leases
+from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.queues import DueQueue, GateQueue, KeyQueue
@@ -133,6 +134,7 @@ class Harness:
         self.begun_ids: list[int] = []
         self.ends: dict[int, asyncio.Event] = {}
         self.slots = Slots(self._run_step, paused=self.namespaces.pauses.names)
+        self.rates = Rates(self.context, timers_have_room=self.slots.mark_backlog)
         self._build()
 
     def _build(self) -> None:
@@ -147,6 +149,7 @@ class Harness:
                 stub(BulkSteps),
             ),
             leases=self.leases,
+            rates=self.rates,
             **stored,
         )
         self.requests = Requests(
@@ -155,12 +158,14 @@ class Harness:
             replies=self.replies,
             results=cast("Any", self.results),
             processes=self.processes,
+            rates=self.rates,
             **stored,
         )
         claimer = Claimer(
             claims=cast("Any", self.claims),
             namespaces=cast("Any", self.namespaces),
             slots=self.slots,
+            rates=self.rates,
             context=self.context,
         )
         claiming: dict[str, Any] = {"claimer": claimer, "pool": None, "context": self.context}

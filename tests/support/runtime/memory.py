@@ -73,6 +73,9 @@ class MemoryNamespaces:
     def known(self) -> tuple[Namespace, ...]:
         return tuple(self.by_name.values())
 
+    def find(self, name: str) -> Namespace | None:
+        return self.by_name.get(name)
+
     async def refresh(self) -> None:
         self.outage.strike()
         self.refresh_count += 1

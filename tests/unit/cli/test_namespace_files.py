@@ -17,7 +17,7 @@ from progressor.sdk import NamespaceConfig, RetryPolicy
 from progressor.sdk.values.namespaces import namespace_to_wire
 from progressor.settings.config import load_namespaces
 from progressor.settings.decoding import keys_of
-from progressor.settings.namespaces import NamespaceTable, RetryTable
+from progressor.settings.namespaces import NamespaceTable, QuotaTable, RetryTable
 from progressor.v1 import namespace_service_pb2 as pb
 
 EVERY_KEY = r"""
@@ -50,6 +50,13 @@ non_retryable_reasons = ["NO \\ MONEY", "STOLÉN"]
 
 [namespaces."orders.eu".retry_policies.init]
 attempts_max = 1
+
+[namespaces."orders.eu".quotas]
+starts_per_second = 100
+calls_per_second = 200
+timers_per_second = 300
+open_processes = 400
+bytes_per_second = 500
 
 [namespaces.plain]
 processor_targets = ["h:1"]
@@ -90,7 +97,11 @@ def test_any_text_is_written_on_printable_lines_and_read_back(
 
 
 def bounds() -> Iterator[str]:
-    for prefix, table in (("", NamespaceTable), ("retry_policy.", RetryTable)):
+    for prefix, table in (
+        ("", NamespaceTable),
+        ("retry_policy.", RetryTable),
+        ("quotas.", QuotaTable),
+    ):
         for key in keys_of(table):
             for bound in (key.bounds.ge, key.bounds.le):
                 if bound is not None:

@@ -16,7 +16,7 @@ from progressor.cli.namespaces.namespaces import config_from
 from progressor.settings import config
 from progressor.settings.config import variable_of
 from progressor.settings.decoding import Key, SourceKind, keys_of
-from progressor.settings.namespaces import NamespaceTable, RetryTable
+from progressor.settings.namespaces import NamespaceTable, QuotaTable, RetryTable
 
 SECTIONS = {
     field.name: getattr(config.Config(), field.name)
@@ -50,9 +50,10 @@ TOGETHER: Mapping[str, Mapping[str, str]] = {
 }
 """Keys that are only valid with others, and these."""
 
+TABLES = {"retry_policy": RetryTable, "quotas": QuotaTable}
 NAMESPACE_KEYS = {
-    **{key.name: key for key in keys_of(NamespaceTable) if key.type is not RetryTable},
-    **{f"retry_policy.{key.name}": key for key in keys_of(RetryTable)},
+    **{key.name: key for key in keys_of(NamespaceTable) if key.type not in TABLES.values()},
+    **{f"{name}.{key.name}": key for name, table in TABLES.items() for key in keys_of(table)},
 }
 
 
@@ -160,8 +161,8 @@ def _namespace_file(name: str, value: object) -> str:
 
 
 def _namespace_default(name: str) -> Any:
-    is_retry = name.startswith("retry_policy.")
-    table = RetryTable() if is_retry else NamespaceTable(processor_targets=())
+    inner = TABLES.get(name.partition(".")[0])
+    table = NamespaceTable(processor_targets=()) if inner is None else inner()
     value = getattr(table, NAMESPACE_KEYS[name].field)
     return value.total_seconds() if isinstance(value, dt.timedelta) else value
 

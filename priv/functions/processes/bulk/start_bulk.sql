@@ -43,7 +43,7 @@ BEGIN
         p_idempotency_key => ARRAY[p_operation_id], p_fingerprint => ARRAY[p_fingerprint],
         p_metadata => ARRAY[jsonb_build_object('kind', p_kind, 'author', p_author, 'reason', p_reason)],
         p_waits => ARRAY[false], p_run => ARRAY[false], p_expires_after => ARRAY[0::double precision],
-        p_sender => NULL);
+        p_sender => NULL, p_open_max => NULL);
     IF v_started.verdict = 'accepted' THEN
         INSERT INTO bulk_operations (
             operation_id, slot, kind, filter, args, reason, author, rate_max, failed_share_max,
