@@ -263,6 +263,8 @@ class _WaitCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitCause.V
     """
     WAIT_CAUSE_PAUSED: _WaitCause.ValueType  # 14
     """Its namespace is paused: Wait.pause. If it is due, since Wait.since."""
+    WAIT_CAUSE_QUOTA: _WaitCause.ValueType  # 15
+    """It is a timer that is due, but its namespace has used up its quota of timers."""
 
 class WaitCause(_WaitCause, metaclass=_WaitCauseEnumTypeWrapper):
     """Why an unfinished task does not run, or that it does."""
@@ -302,6 +304,8 @@ refuses it, and the next attempt is at Wait.until. These attempts do not count.
 """
 WAIT_CAUSE_PAUSED: WaitCause.ValueType  # 14
 """Its namespace is paused: Wait.pause. If it is due, since Wait.since."""
+WAIT_CAUSE_QUOTA: WaitCause.ValueType  # 15
+"""It is a timer that is due, but its namespace has used up its quota of timers."""
 Global___WaitCause: _TypeAlias = WaitCause  # noqa: Y015
 
 @_typing.final

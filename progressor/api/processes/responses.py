@@ -36,6 +36,7 @@ from progressor.domain.views.wait import (
     NoReplica,
     OrderWait,
     Overrun,
+    QuotaUsedUp,
     Wait,
 )
 from progressor.v1 import messages_pb2, types_pb2
@@ -106,6 +107,7 @@ _ORDER = Shape(
 _SHAPES: Mapping[type[Cause], Shape[Any, types_pb2.Wait]] = {
     **{cause: Shape(cause, types_pb2.Wait) for cause in _CAUSE_TO_WIRE},
     Overrun: Shape(Overrun, types_pb2.Wait, expired_at=UNSENT),
+    QuotaUsedUp: Shape(QuotaUsedUp, types_pb2.Wait, namespace=UNSENT, quota=UNSENT, limit=UNSENT),
     NoReplica: Shape(NoReplica, types_pb2.Wait, draining_count=UNSENT, silent_count=UNSENT),
     BehindTask: Shape(
         BehindTask,

@@ -5,6 +5,8 @@ import datetime as dt
 import enum
 from collections.abc import Mapping
 
+from progressor.domain.quotas.quotas import Quota
+
 
 class ReplicaState(enum.StrEnum):
     """The state of a replica as other replicas judge it by its heartbeat."""
@@ -100,6 +102,12 @@ class ReplicaView:
     clock_offset: dt.timedelta | None = None
     lease_count: int = 0
     loads: Mapping[str, NamespaceLoad] | None = None
+    rates: Mapping[str, Mapping[str, tuple[float, float]]] | None = None
+
+    def holds_timers(self, namespace: str, limit: int) -> bool:
+        """Return whether due timers wait there for their quota: it tells a demand above that."""
+        told = ((self.rates or {}).get(namespace) or {}).get(Quota.TIMERS_PER_SECOND)
+        return limit > 0 and told is not None and told[0] > limit
 
     @property
     def is_silent(self) -> bool:

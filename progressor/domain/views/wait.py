@@ -8,6 +8,7 @@ from progressor.domain.gates.constraint import GatedState, Order, Version
 from progressor.domain.gates.gate import GateHolder
 from progressor.domain.processes.policy import Pause
 from progressor.domain.processes.task import TIMER_TYPES, TaskError, TaskStatus, TaskType
+from progressor.domain.quotas.quotas import Quota
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +270,18 @@ class Paused:
     since: dt.datetime | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUsedUp:
+    """It is a timer that has been due ``since`` then; no more timers of its namespace may fire."""
+
+    NAME: ClassVar = "quota"
+
+    since: dt.datetime
+    namespace: str
+    quota: Quota
+    limit: int
+
+
 Cause = (
     Running
     | PresumedDead
@@ -284,6 +297,7 @@ Cause = (
     | ProcessorUnreachable
     | NoReplica
     | Paused
+    | QuotaUsedUp
 )
 
 

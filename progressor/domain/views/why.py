@@ -11,7 +11,7 @@ What the replicas know is in their heartbeats, which each replica reads at most 
 """
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
 from progressor.domain.gates.constraint import GatedState
@@ -20,6 +20,7 @@ from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskType
+from progressor.domain.quotas.quotas import Quota
 from progressor.domain.views.failure import FailedRepair
 from progressor.domain.views.process import AwaitedReply
 from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
@@ -39,6 +40,7 @@ from progressor.domain.views.wait import (
     PresumedDead,
     ProcessFailed,
     ProcessorUnreachable,
+    QuotaUsedUp,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -221,7 +223,7 @@ def _own_causes(
         if task.gated is not None:
             # A timer may have been due for long when it passed its gates.
             since = max(since, task.gated.since)
-        return (_due(since, facts, namespace),)
+        return (_due(since, facts, namespace, is_timer=task.is_timer),)
     return (_not_due(task, task.due_at, facts, namespace),)
 
 
@@ -244,7 +246,7 @@ def _of_constraints(
     own = found.pop(gated.state, None)
     causes = [*([] if own is None else [own]), *found.values()]
     # Nothing is left: it is about to be promoted, and then waits as all do.
-    return causes or [_due(gated.since, facts, namespace)]
+    return causes or [_due(gated.since, facts, namespace, is_timer=task.is_timer)]
 
 
 def _behind(task: UnfinishedTask, before: UnfinishedTask) -> BehindTask:
@@ -312,8 +314,8 @@ def _running(lease: Lease, replica: ReplicaView | None, facts: Facts, namespace:
 
 
 def _due(
-    since: dt.datetime, facts: Facts, namespace: Namespace
-) -> Paused | NoFreeWorker | NoReplica | ProcessorUnreachable:
+    since: dt.datetime, facts: Facts, namespace: Namespace, *, is_timer: bool
+) -> Paused | NoFreeWorker | NoReplica | ProcessorUnreachable | QuotaUsedUp:
     if namespace.pause is not None:
         return Paused(pause=namespace.pause, since=since)
     serving = facts.serving()
@@ -326,6 +328,11 @@ def _due(
         return ProcessorUnreachable(
             since=since, processor_unreachable_since=_unreachable_since(serving, namespace.name)
         )
+    if is_timer and are_timers_held(serving, namespace):
+        quota = Quota.TIMERS_PER_SECOND
+        return QuotaUsedUp(
+            since=since, namespace=namespace.name, quota=quota, limit=namespace.quotas.limit(quota)
+        )
     idle = NamespaceLoad(busy_count=0, size=namespace.worker_count_max)
     loads = [it.loads.get(namespace.name, idle) for it in serving if it.loads is not None]
     return NoFreeWorker(
@@ -334,6 +341,12 @@ def _due(
         worker_count=sum(it.size for it in loads),
         processor_unreachable_since=_unreachable_since(serving, namespace.name),
     )
+
+
+def are_timers_held(serving: Iterable[ReplicaView], namespace: Namespace) -> bool:
+    """Return whether due timers of a namespace wait for their quota in some replica."""
+    limit = namespace.quotas.timers_per_second
+    return any(it.holds_timers(namespace.name, limit) for it in serving)
 
 
 def _death(replica: ReplicaView | None) -> dt.datetime | None:
@@ -411,6 +424,12 @@ def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911, PLR0912
             return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
         case Paused():
             return _of_pause(cause)
+        case QuotaUsedUp():
+            return (
+                f"has been due since {_at(cause.since)}, but its namespace has used up its quota: "
+                f"{cause.quota} is {cause.limit}. To raise it: progressor namespace update "
+                f"{cause.namespace} --set quotas.{cause.quota}=N."
+            )
         case _:
             assert_never(cause)
 

@@ -27,7 +27,9 @@ LOOK_SECONDS, LOOK_SECONDS_MAX = 0.05, 1.0
 """How often held timers are looked at: for so much of their share at once."""
 
 DEMAND_MAX = 2.0
-"""As a multiple of the rate; more is not told."""
+"""What is told as the demand of held timers, as a multiple of their rate."""
+
+_SILENT = 0.0, 0.0
 
 _RATES = tuple(it for it in Quota if it is not Quota.OPEN_PROCESSES)
 _OF_REQUESTS = {
@@ -149,13 +151,13 @@ class Rates:
             limit = namespace.quotas.limit(quota)
             found = [_told(it, name, quota, limit / (1 + len(others))) for it in others]
             # By what the others know of it, so that all find the same.
-            bucket.resize(next_share(limit, min(bucket.demand, limit), found), now)
+            own = self.told.get(name, {}).get(quota, _SILENT)[0]
+            bucket.resize(next_share(limit, min(own, limit), found), now)
             used.append(((name, quota), bucket.measure(seconds) / limit))
-            if quota is Quota.TIMERS_PER_SECOND and name in self._held:
-                # What waits is not counted.
-                bucket.demand = DEMAND_MAX * limit
-            if bucket.demand or any(it.demand for it in found):
-                demand = min(bucket.demand, DEMAND_MAX * limit)
+            held = quota is Quota.TIMERS_PER_SECOND and name in self._held
+            # What is held is not counted, and tells the others that there is some.
+            demand = DEMAND_MAX * limit if held else min(bucket.demand, limit)
+            if demand or any(it.demand for it in found):
                 told.setdefault(name, {})[quota] = (round(demand, 3), round(bucket.share, 3))
             else:
                 self._forget(name, quota)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from progressor.domain.processes.process import SLOT_COUNT, ProcessStatus
 from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
-from progressor.domain.views.why import is_out_of_reach
+from progressor.domain.views.why import are_timers_held, is_out_of_reach
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.access.access import Access
@@ -121,6 +121,9 @@ class QueueScan:
         self._queues = queues
         self._watch = watch
         self._unreachable: frozenset[str] = frozenset()
+        self._held: frozenset[str] = frozenset()
+        """Those whose due timers wait for their quota."""
+        self._ever_held: frozenset[str] = frozenset()
         self._namespaces = namespaces
         self._last: Sequence[NamespaceQueue] = ()
         self._gated: frozenset[str] = frozenset()
@@ -147,6 +150,10 @@ class QueueScan:
         self._last = await self._queues.count(names[:QUEUES_MAX]) if names else ()
         if self._watch is not None:
             serving = (await self._watch.facts()).serving()
+            self._held = frozenset(
+                it.name for it in self._namespaces.known() if are_timers_held(serving, it)
+            )
+            self._ever_held |= self._held
             self._unreachable = frozenset(
                 queue.namespace for queue in self._last if is_out_of_reach(serving, queue.namespace)
             )
@@ -194,8 +201,11 @@ class QueueScan:
     def _causes_of_due(self, queue: NamespaceQueue) -> Iterator[tuple[str, bool]]:
         """Return the causes of a task that is due, but for a pause, and which of them it is."""
         is_out_of_reach, runs = queue.namespace in self._unreachable, queue.paused_age is None
-        yield "no_free_worker", runs and not is_out_of_reach
+        is_held = queue.namespace in self._held and not is_out_of_reach
+        yield "no_free_worker", runs and not is_out_of_reach and not is_held
         yield "processor_unreachable", runs and is_out_of_reach
+        if queue.namespace in self._ever_held:
+            yield "quota", runs and is_held
 
     def _with_constraints(self) -> Iterator[NamespaceQueue]:
         return (queue for queue in self._last if queue.namespace in self._gated)

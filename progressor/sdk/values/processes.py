@@ -95,6 +95,7 @@ class WaitCause(WireEnum):
     PROCESS_FAILED = "process_failed"
     PROCESSOR_UNREACHABLE = "processor_unreachable"
     PAUSED = "paused"
+    QUOTA = "quota"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

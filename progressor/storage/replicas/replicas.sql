@@ -71,7 +71,7 @@ LIMIT %(limit)s
 SELECT moment.now, p.replica_id, p.name, p.version, p.functions, p.started_at, p.heartbeat_at,
     moment.now - p.heartbeat_at AS heartbeat_age,
     coalesce(p.lease_timeout, %(lease_timeout)s) AS lease_timeout, p.draining,
-    p.step_count, p.caller_count, p.clock_offset, p.facts AS loads
+    p.step_count, p.caller_count, p.clock_offset, p.facts AS loads, p.rates
 FROM (SELECT coalesce(%(now)s, now()) AS now) moment
 LEFT JOIN progressor.replicas p ON true
 ORDER BY p.heartbeat_at DESC

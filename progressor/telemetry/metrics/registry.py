@@ -27,7 +27,7 @@ _DURATIONS_MS = (
 )  # fmt: skip
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BY_TASK = ("namespace", "task_type")
-_CAUSES_MAX = 11
+_CAUSES_MAX = 12
 
 
 def _declared(  # a field of any type of instrument
@@ -134,16 +134,16 @@ class Metrics:
         "retry, no_free_worker (due but not claimed), processor_unreachable (due, but no replica "
         "reaches the processor), behind_task, process_failed (held until "
         "their process comes back; with constraints under behind_task), paused (due, but the "
-        "namespace is paused); if there have been tasks "
-        "with constraints: run_at, order, gate, available (all constraints met, but not "
+        "namespace is paused), quota (due, but the quota of timers is used up); if there have been "
+        "tasks with constraints: run_at, order, gate, available (all constraints met, but not "
         "claimed).",
         "namespace", "cause", sets_max=_CAUSES_MAX * QUEUES_MAX,
     )
     queue_oldest_age: Gauge = _gauge(
         "progressor_queue_oldest_age_seconds", "s",
         "How long the oldest waiting task has waited; zero without one. cause: no_free_worker, "
-        "processor_unreachable and paused, since it was due; behind_task, since it was admitted "
-        "(a timer: since it was due); process_failed, since its process broke; "
+        "processor_unreachable, paused and quota, since it was due; behind_task, since it was "
+        "admitted (a timer: since it was due); process_failed, since its process broke; "
         "retry, since its first attempt; order, gate and available, and behind_task of a task "
         "with constraints, since it began to wait for that.",
         "namespace", "cause", sets_max=_CAUSES_MAX * QUEUES_MAX,

@@ -12,7 +12,8 @@ from grpc import StatusCode
 
 from progressor import errors
 from progressor.domain.processes.task import TaskType
-from progressor.sdk import Quotas
+from progressor.sdk import Quotas, WaitCause
+from tests.support.engine.points import eventually
 from tests.support.engine.replica import Env, Replica, open_env, refusal, running_replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -150,3 +151,19 @@ async def test_timers_fire_no_faster_than_their_quota_and_calls_pass_them(
         assert waiting
         # A second's worth may fire at once.
         assert seconds > (count / rate - 1) * 0.9
+
+
+async def test_a_timer_that_waits_for_its_quota_says_so(second_replica: Replica) -> None:
+    async with open_env(
+        second_replica, one_at_a_time=False, quotas=Quotas(timers_per_second=1)
+    ) as env:
+        for number in range(20):
+            await env.timed(f"p{number}", after=0.1)
+
+        async def held() -> list[str]:
+            pages = env.client.list(causes=[WaitCause.QUOTA])
+            return [it.first_wait.explanation async for it in pages if it.first_wait is not None]
+
+        explanations = await eventually(held)
+
+        assert f"update {env.namespace} --set quotas.timers_per_second=N." in explanations[0]

@@ -12,6 +12,7 @@ from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.policy import Pause, RetryPolicy
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
+from progressor.domain.quotas.quotas import Quota
 from progressor.domain.views import why
 from progressor.domain.views.failure import FailedRepair
 from progressor.domain.views.process import AwaitedReply
@@ -32,6 +33,7 @@ from progressor.domain.views.wait import (
     PresumedDead,
     ProcessFailed,
     ProcessorUnreachable,
+    QuotaUsedUp,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -497,6 +499,9 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
     ((NOBODY,), {}, f"has been due since {AT}, and no worker has taken it yet."),
     ((NO_REPLICA,), {},
      f"has been due since {AT}, and no replica serves: 1 draining, 2 silent."),
+    ((QuotaUsedUp(since=NOW, namespace="orders", quota=Quota.TIMERS_PER_SECOND, limit=9),), {},
+     (f"has been due since {AT}, but its namespace has used up its quota: timers_per_second is 9. "
+      "To raise it: progressor namespace update orders --set quotas.timers_per_second=N.")),
     ((Paused(pause=PAUSE, since=NOW),), {},
      f"has been due since {AT}, but its namespace {PAUSED} by ada: charged twice."),
     ((TimerNotDue(until=NOW), Paused(pause=dataclasses.replace(PAUSE, author=""))), {},

@@ -18,6 +18,7 @@ from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.policy import Pause
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.quotas.quotas import Quota
 from progressor.domain.views import why
 from progressor.domain.views.process import (
     AwaitedReply,
@@ -43,6 +44,7 @@ from progressor.domain.views.wait import (
     PresumedDead,
     ProcessFailed,
     ProcessorUnreachable,
+    QuotaUsedUp,
     RetryNotDue,
     RunAtNotDue,
     Running,
@@ -94,6 +96,10 @@ CAUSES: list[tuple[Cause, WaitCause]] = [
     (BehindVersion(order=ORDER), WaitCause.ORDER),
     (GatesFull(gates=(GATE,)), WaitCause.GATE),
     (Paused(pause=Pause(paused_at=START, reason="why"), since=START), WaitCause.PAUSED),
+    (
+        QuotaUsedUp(since=START, namespace="n", quota=Quota.TIMERS_PER_SECOND, limit=9),
+        WaitCause.QUOTA,
+    ),
 ]
 
 
