@@ -184,7 +184,9 @@ def commit_to(
     kind = WriteKind(
         name="test",
         write=database.write,
-        key=lambda item: make_key(item.process_id),
+        key=lambda item: make_key(
+            item.process_id, namespace=item.process_id if item.process_id < "d" else "others"
+        ),
         conflict_key=(lambda item: conflict_key_of(item, shared=True)) if database.shared else None,
         insistence=insistence,
         find_locked=database.find_locked,

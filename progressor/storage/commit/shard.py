@@ -1,4 +1,4 @@
-"""A shard of a group commit: the queue of one kind of write, in the order of submission."""
+"""A shard of a group commit: the queue of one kind of write, in which namespaces take turns."""
 
 import asyncio
 import collections
@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from progressor import errors
 from progressor.domain.processes.process import ProcessKey
+from progressor.storage.commit.fair_queue import FairQueue
 from progressor.storage.postgres.backoff import Backoff
 
 Item = TypeVar("Item")
@@ -67,7 +68,7 @@ class InFlightBatch(Generic[Item, Result]):
 
 
 class Shard(Generic[Item, Result]):
-    """Entries in the order of submission.
+    """Entries of each namespace in the order of submission; see `FairQueue`.
 
     An entry whose process another transaction has locked is *parked*, with all later entries of
     that process, so that no other entry waits for it and each process keeps its order. An entry
@@ -79,7 +80,7 @@ class Shard(Generic[Item, Result]):
         self.limit = self._batch_max = batch_max
         """Most items of the next batch."""
         self.bytes_waiting = 0
-        self.entries: collections.deque[Entry[Item, Result]] = collections.deque()
+        self.entries = FairQueue[Entry[Item, Result]]()
         self.filled = asyncio.Event()
         self.last_started_at = 0.0
         self.last_written_at = 0.0
@@ -104,7 +105,7 @@ class Shard(Generic[Item, Result]):
     def repeats(self) -> bool:
         """Whether something that was sent before is in flight again, or next in the queue."""
         in_flight = bool(self.in_flight) and self.in_flight[0].repeats
-        return in_flight or (bool(self.entries) and self.entries[0].again)
+        return in_flight or (bool(self.entries) and self.entries.head.again)
 
     @property
     def check_is_due(self) -> bool:
@@ -160,9 +161,9 @@ class Shard(Generic[Item, Result]):
         room = BATCH_BYTES_MAX
         # Bounded, so that many conflicting entries do not make every batch walk the whole queue.
         for _ in range(min(len(self.entries), 4 * limit)):
-            if batch and self.entries[0].size > room:
+            if batch and self.entries.head.size > room:
                 break
-            entry = self.entries.popleft()
+            entry = self.entries.pop()
             if entry.key in locked:
                 self._add_parked(entry)
                 continue
@@ -177,7 +178,7 @@ class Shard(Generic[Item, Result]):
             if len(batch) == limit:
                 break
         self.bytes_waiting -= BATCH_BYTES_MAX - room
-        self.entries.extendleft(reversed(passed))
+        self.entries.put_first(passed)
         self.held_back = bool(passed)
         self.last_started_at = asyncio.get_running_loop().time()
         return batch
@@ -266,10 +267,10 @@ class Shard(Generic[Item, Result]):
         entries sent before are the older ones.
         """
         again: list[Entry[Item, Result]] = []
-        while self.entries and self.entries[0].again:
-            again.append(self.entries.popleft())
+        while self.entries and self.entries.head.again:
+            again.append(self.entries.pop())
         first = sorted([*entries, *again], key=lambda entry: not entry.again)
-        self.entries.extendleft(reversed(first))
+        self.entries.put_first(first)
 
     def _add_parked(self, entry: Entry[Item, Result]) -> None:
         entry.parked_at = entry.parked_at or asyncio.get_running_loop().time()

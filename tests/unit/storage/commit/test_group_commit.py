@@ -153,6 +153,20 @@ async def test_a_crowd_on_one_process_does_not_hold_up_its_neighbours_for_long()
 
 
 @in_virtual_time
+async def test_a_namespace_with_a_long_queue_does_not_hold_up_another() -> None:
+    harness = Harness(
+        batch_max=4,
+        key=lambda item: make_key(item.process_id, namespace="a" if item.number < 900 else "b"),
+    )
+    futures = harness.submit(*crowd(*range(50), 901, 902, 903))
+    async with harness.running():
+        await asyncio.wait(futures)
+
+    assert harness.batches[:2] == [(0, 901, 1, 902), (2, 903, 3, 4)]
+    assert harness.batches[-1] == (49,)
+
+
+@in_virtual_time
 async def test_processes_in_other_lanes_are_not_held_up() -> None:
     harness = Harness(shard_count=2)
     shards = {number: make_key(f"p{number}").slot % 2 for number in range(1, 20)}
