@@ -21,6 +21,7 @@ from bench.questions import (
     latency,
     messages,
     mutex,
+    neighbours,
     notify,
     open_loop,
     operate,
@@ -62,7 +63,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
         open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules, messages, operate, bulk, pause, secured,
+        schedules, messages, operate, bulk, pause, secured, neighbours,
     )
 )  # fmt: skip
 
