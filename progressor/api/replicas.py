@@ -59,7 +59,7 @@ _LOAD = Shape(NamespaceLoad, pb.NamespaceActivity, size="worker_count", largest_
 
 list_from_wire = page_tokens.REPLICAS.listing(pb.ListReplicasRequest).read
 log_change_from_wire = Shape(LogChange, pb.SetLogLevelRequest).read
-replica_to_wire = Shape(ReplicaView, pb.Replica, state=Field(), loads=UNSENT).message
+replica_to_wire = Shape(ReplicaView, pb.Replica, state=Field(), loads=UNSENT, rates=UNSENT).message
 
 
 def log_level_to_wire(level: Level) -> pb.LogLevel.ValueType:
