@@ -21,7 +21,7 @@ from progressor.domain.access.rights import (
     Principal,
     Right,
     Role,
-    is_pattern,
+    principal_fault,
 )
 from progressor.domain.access.tokens import NAME_RULE, ApiToken, is_token_name
 from progressor.v1 import access_service_pb2 as pb
@@ -29,8 +29,6 @@ from progressor.wire import fields as wire
 from progressor.wire.shapes import UNSENT, Field, Shape, between, enum_numbers
 
 _log = logging.getLogger(__name__)
-
-_KINDS = ("token:", "cert:", "user:", "group:")
 
 LIFETIME_MIN = dt.timedelta(seconds=1)
 LIFETIME_MAX = dt.timedelta(days=3660)
@@ -40,11 +38,8 @@ _ROLES = {number: role for role, number in enum_numbers(Role, pb.Role.DESCRIPTOR
 
 def _check_principal(value: str, field: str) -> None:
     check_id(value, field)
-    if value != EVERYTHING and not value.startswith(_KINDS):
-        kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
-        wire.refuse(field, f"must be * or begin with {kinds}, got {wire.shown(value)}")
-    if not is_pattern(value):
-        wire.refuse(field, f"may have a * only at its end, got {wire.shown(value)}")
+    if fault := principal_fault(value):
+        wire.refuse(field, f"{fault}, got {wire.shown(value)}")
 
 
 def _check_namespaces(value: str, field: str) -> None:

@@ -195,6 +195,8 @@ _ACCESS_COMMANDS = (
     ("grant", "engine.access:grant", "Give a role to a principal."),
     ("revoke", "engine.access:revoke", "Take a role back."),
     ("list", "engine.access:list_bindings", "Print who has which role."),
+    ("apply", "engine.access_file:apply", "Give the roles that a file describes."),
+    ("export", "engine.access_file:export", "Print the roles as a file that apply reads."),
 )
 _CONTEXT_COMMANDS = (
     ("add", "engine.contexts:add", "Add an engine under a name."),

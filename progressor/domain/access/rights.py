@@ -17,6 +17,9 @@ EVERYTHING = "*"
 _OWN = "progressor."
 """How the names of the engine's own namespaces begin."""
 
+_KINDS = ("token:", "cert:", "user:", "group:")
+"""How the names of principals begin."""
+
 PRINCIPAL_BYTES_MAX = 256
 
 BINDINGS_MAX = 10_000
@@ -89,9 +92,11 @@ class Principal:
         return (self.name, *self.groups)
 
 
-def is_pattern(text: str) -> bool:
-    """Return whether a pattern has its ``*`` at the end, or none."""
-    return "*" not in text[:-1]
+def principal_fault(pattern: str) -> str:
+    """Return what is wrong with a pattern of principals; "" for nothing."""
+    if pattern != EVERYTHING and not pattern.startswith(_KINDS):
+        return f"must be * or begin with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
+    return "may have a * only at its end" if "*" in pattern[:-1] else ""
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -68,6 +68,8 @@ COMMANDS = [
     "access grant token:a caller --in n",
     "access revoke token:a caller --in n",
     "access list",
+    "access apply {bindings} --yes",
+    "access export",
     "access token create a",
     "access token list",
     "access token revoke t",
@@ -190,7 +192,10 @@ def arguments(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     job.write_text('{"nodes": {"a": {}}}')
     namespaces = tmp_path / "namespaces.toml"
     namespaces.write_text('[namespaces.orders]\nprocessor_targets = ["h:1"]\n')
-    return [it.format(job=job, namespaces=namespaces) for it in request.param.split()]
+    bindings = tmp_path / "bindings.toml"
+    bindings.write_text('[[bindings]]\nprincipal = "*"\nrole = "reader"\nnamespaces = ["n"]\n')
+    files = {"job": job, "namespaces": namespaces, "bindings": bindings}
+    return [it.format(**files) for it in request.param.split()]
 
 
 def check_harmless(text: str) -> None:
@@ -228,7 +233,9 @@ def test_no_number_is_too_large_for_an_answer(number: int | str, cli: Cli) -> No
     ]
     for line, option in options:
         before = (
-            line.partition(f" {option} ")[0].format(job="job.json", namespaces="n.toml").split()
+            line.partition(f" {option} ")[0]
+            .format(job="job.json", namespaces="n.toml", bindings="b.toml")
+            .split()
         )
         ended = cli(*before, f"{option}={number}")
 
