@@ -66,24 +66,46 @@ def fetch_json(
     Raises:
         HttpsError: There is no answer in time, or it is too large or not a JSON object.
     """
-    try:
-        parts = split_url(url)
-        with _connected(parts, ca, timeout) as connection:
-            _send(connection, parts, form)
-            response = connection.getresponse()
-            body = response.read(ANSWER_BYTES_MAX + 1)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        why = str(error) or type(error).__name__
-        raise HttpsError(f"{url}: {why}") from error
-    if len(body) > ANSWER_BYTES_MAX:
-        raise HttpsError(f"{url}: the answer has more than {ANSWER_BYTES_MAX} bytes")
+    content = None if form is None else urlencode(form).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"} if form is not None else {}
+    status, body = exchanged(url, content, headers=headers, ca=ca, timeout=timeout)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise HttpsError(f"{url}: status {response.status}, and the answer is not a JSON object")
-    return response.status, document
+        raise HttpsError(f"{url}: status {status}, and the answer is not a JSON object")
+    return status, document
+
+
+def exchanged(  # what a request has, keyword-only
+    url: str,
+    body: bytes | None,
+    *,
+    headers: Mapping[str, str],
+    ca: Path | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+    answer_bytes_max: int = ANSWER_BYTES_MAX,
+) -> tuple[int, bytes]:
+    """Return the status and the body of an answer; a request with a body is a POST, else a GET.
+
+    Raises:
+        HttpsError: There is no answer in time, or it is too large.
+    """
+    try:
+        parts = split_url(url)
+        with _connected(parts, ca, timeout) as connection:
+            path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+            sent = {"Accept": "application/json", "Connection": "close", **headers}
+            connection.request("GET" if body is None else "POST", path, body, sent)
+            response = connection.getresponse()
+            answer = response.read(answer_bytes_max + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = str(error) or type(error).__name__
+        raise HttpsError(f"{url}: {why}") from error
+    if len(answer) > answer_bytes_max:
+        raise HttpsError(f"{url}: the answer has more than {answer_bytes_max} bytes")
+    return response.status, answer
 
 
 @contextlib.contextmanager
@@ -114,18 +136,6 @@ def _cut(connected: socket.socket) -> None:
     with contextlib.suppress(OSError):
         # Not by the method of a TLS socket, which would change it under its reader.
         socket.socket.shutdown(connected, socket.SHUT_RDWR)
-
-
-def _send(
-    connection: http.client.HTTPConnection, parts: SplitResult, form: Mapping[str, str] | None
-) -> None:
-    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-    headers = {"Accept": "application/json", "Connection": "close"}
-    if form is None:
-        connection.request("GET", path, headers=headers)
-    else:
-        headers["Content-Type"] = "application/x-www-form-urlencoded"
-        connection.request("POST", path, body=urlencode(form), headers=headers)
 
 
 def discover(

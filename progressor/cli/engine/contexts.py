@@ -43,6 +43,10 @@ class ContextInput:
     """Use TLS, and expect this name in the engine's certificate."""
     token_file: Path | None = None
     """Send the bearer token in this file."""
+    decode_url: str = ""
+    """Show encrypted payloads as this endpoint decrypts them."""
+    decode_token_file: Path | None = None
+    """Send the bearer token in this file to that endpoint."""
     issuer: str = ""
     """The issuer of OpenID Connect at which `progressor login` logs in."""
     client_id: str = ""
@@ -61,8 +65,9 @@ class ContextInput:
             raise bad_input(error.key, error.description) from error
         if bool(self.issuer) != bool(self.client_id):
             raise bad_input("--issuer", "is given with --client-id, and --client-id with it")
-        if self.issuer:
-            check_issuer(self.issuer)
+        for name, url in {"--issuer": self.issuer, "--decode-url": self.decode_url}.items():
+            if url:
+                check_url(name, url)
         # Commands run in other directories too.
         fields: dict[str, Any] = {
             it.name: value.expanduser().absolute() if isinstance(value, Path) else value
@@ -72,11 +77,11 @@ class ContextInput:
         return Context(**fields)
 
 
-def check_issuer(issuer: str) -> None:
+def check_url(name: str, url: str) -> None:
     try:
-        split_url(issuer)
+        split_url(url)
     except ValueError as error:
-        raise bad_input("--issuer", f"{error}, got {issuer!r}") from error
+        raise bad_input(name, str(error)) from error  # without the URL, which may have a password
 
 
 def add(

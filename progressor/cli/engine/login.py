@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from progressor import errors
-from progressor.cli.engine.contexts import check_issuer
+from progressor.cli.engine.contexts import check_url
 from progressor.cli.input import contexts, login_tokens
 from progressor.cli.input.contexts import Context, TokenKind
 from progressor.cli.input.options import Json, bad_input, option
@@ -60,7 +60,7 @@ async def login(
     for key, value in (("--issuer", chosen.issuer), ("--client-id", chosen.client_id)):
         if not value:
             raise bad_input(key, f"must be given: context {name!r} has none")
-    check_issuer(chosen.issuer)
+    check_url("--issuer", chosen.issuer)
     tokens = await _tokens(chosen)
     if chosen != known.by_name[name]:
         by_name = {**known.by_name, name: chosen}

@@ -38,6 +38,8 @@ class Context:
     tls_key: Path | None = setting(None, "PEM file of the certificate's key")
     tls_server_name: str = setting("", "the name in the engine's certificate")
     token_file: Path | None = setting(None, "file with a bearer token")
+    decode_url: str = setting("", "the endpoint that decrypts payloads")
+    decode_token_file: Path | None = setting(None, "file with a bearer token for that endpoint")
     issuer: str = setting("", "the issuer of OpenID Connect to log in at")
     client_id: str = setting("", "the client that this program is to the issuer")
     scope: str = setting("openid offline_access", "what is asked of the issuer")
@@ -53,6 +55,11 @@ _OPTIONS: Mapping[str, str] = {
     "--tls-server-name": "tls_server_name",
     "--token-file": "token_file",
 }
+_DECODE_OPTIONS: Mapping[str, str] = {
+    "--decode-url": "decode_url",
+    "--decode-token-file": "decode_token_file",
+}
+"""Of the context both or none: a token is for its endpoint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +184,10 @@ def fill(arguments: ArgumentCollection) -> None:
         named.tokens.clear()
         return
     found: dict[str, object] = {_OPTION: name, _ADDRESS: context.address}
-    found |= {option: plain(getattr(context, field)) for option, field in _OPTIONS.items()}
+    options = dict(_OPTIONS)
+    if not any(by_name[it].tokens for it in _DECODE_OPTIONS):
+        options |= _DECODE_OPTIONS
+    found |= {option: plain(getattr(context, field)) for option, field in options.items()}
     for option, value in found.items():
         argument = by_name[option]
         if value and not argument.tokens:

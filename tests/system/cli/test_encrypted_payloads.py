@@ -216,9 +216,9 @@ def test_a_payload_whose_key_the_endpoint_lacks_is_named_and_the_others_are_show
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ((403, b"{}"), "answered 403 Forbidden"),
-        ((500, b""), "answered 500 Internal Server Error"),
-        ((302, b""), "answered 302 Found"),
+        ((403, b"{}"), "answered 403"),
+        ((500, b""), "answered 500"),
+        ((302, b""), "answered 302"),
         ((200, b"<html>"), "has sent something else than decoded payloads"),
         ((200, b'{"payloads": []}'), "has sent something else than decoded payloads"),
         ((200, b'{"payloads": [{"data": "%"}, {}]}'), "has sent something else"),
@@ -259,8 +259,8 @@ def test_an_endpoint_that_is_away_or_hangs_is_given_up(
     away = cli("get", "p", "--decode-url", f"http://{address}/decode")
 
     assert (hung.code, away.code) == (0, 0)
-    assert "cannot be asked: timed out" in hung.err
-    assert "cannot be asked: Connection refused" in away.err
+    assert f"payloads stay encrypted: http://{address}/decode: " in hung.err
+    assert "Connection refused" in away.err
     assert named(sealed("state")) in hung.out
 
 
@@ -280,7 +280,7 @@ def test_a_url_by_which_payloads_would_leave_in_the_clear_is_refused(url: str, c
     ended = cli("get", "p", "--decode-url", url)
 
     assert ended.code == 2
-    assert "--decode-url: must be" in ended.err
+    assert "error: --decode-url: " in ended.err
     assert "secret" not in ended.err
 
 

@@ -78,6 +78,26 @@ def test_options_and_the_environment_win_over_the_context(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", ("https://decode.corp", Path("/decode.token"))),
+        ("--decode-token-file /other", ("", Path("/other"))),
+        ("--decode-url https://other", ("https://other", None)),
+        ("--address other:1", ("", None)),
+    ],
+)
+def test_a_token_for_an_endpoint_is_sent_to_no_other(
+    file: Path, arguments: str, expected: tuple[str, Path | None]
+) -> None:
+    decode = 'decode_url = "https://decode.corp"\ndecode_token_file = "/decode.token"\n'
+    _given(file, FILE.replace("[contexts.dev]", f"{decode}[contexts.dev]"))
+
+    found = _options(*arguments.split())
+
+    assert (found.decode_url, found.decode_token_file) == expected
+
+
 def test_without_a_file_there_are_no_contexts() -> None:
     assert _options() == EngineOptions()
 
