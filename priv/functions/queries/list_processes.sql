@@ -78,7 +78,8 @@ BEGIN
                 WHEN v_found IS NOT NULL THEN format('p.ctid = ANY (%L::tid[])', v_found)
                 ELSE 'p.namespace = n.name COLLATE "C"'
             END,
-            filter_conditions(p_filter - 'namespace'),
+            -- What was found by metadata may be of any namespace.
+            filter_conditions(CASE WHEN v_found IS NULL THEN p_filter - 'namespace' ELSE p_filter END),
             concat_ws(
                 ' AND ', v_before,
                 place_condition('>=', v_until.at, v_until.namespace, v_until.process_id)),

@@ -160,6 +160,22 @@ async def test_a_filter_finds_exactly_the_processes_that_match_it(
         assert tuple(it for page in pages for it in page) == found, wanted
 
 
+async def test_what_is_found_by_metadata_is_of_the_namespace_of_the_filter(
+    database: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
+    monkeypatch.setattr(listings, "EXAMINED_MAX", 3)
+    for number in range(12):
+        store.clock.advance(MINUTE)
+        key = process_key(("orders", "elsewhere")[number % 2], f"p{number}")
+        await store.started(key, success(metadata={"a": "x" if number < 8 else "y"}))
+    wanted = ProcessFilter(namespace="orders", metadata={"a": "x"})
+
+    pages = await all_pages(store, ProcessQuery(filter=wanted, page_size=5))
+
+    assert [it.key.process_id for page in pages for it in page] == ["p6", "p4", "p2", "p0"]
+
+
 @pytest.mark.parametrize("namespace", ["orders", ""])
 async def test_a_page_ends_where_enough_has_been_examined(
     store: Store, monkeypatch: pytest.MonkeyPatch, namespace: str
