@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 
 from bench.env import SESSION, UNARY, Env
 from bench.measurement import Measurement, Pace, Turn, summed_up
+from bench.parts.plans import plan
 from bench.questions.rounds import processes
 from progressor.errors import RequestError
-from progressor.sdk import Client, Quotas
+from progressor.sdk import BYTES, Client, Quotas
 
 _WHATS = ("start", "call")
 _CASES = ("alone", "flooded", "flooded_quota")
@@ -51,10 +52,10 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
 async def _flooded(env: Env, quotas: Quotas) -> AsyncIterator[None]:
     """Flood the other namespace with starts and calls while the context lasts."""
     address, name = env.engines[0].address, env.namespaces[SESSION.stream]
-    prefix, numbers = env.prefix(), itertools.count()
+    prefix, numbers, args = env.prefix(), itertools.count(), plan("e")
     async with (
-        Client(address, namespace=name, session=True) as session,
-        Client(address, namespace=name, session=False) as unary,
+        Client(address, namespace=name, codec=BYTES, session=True) as session,
+        Client(address, namespace=name, codec=BYTES, session=False) as unary,
         asyncio.TaskGroup() as group,
     ):
         config = await session.namespaces.get(name)
@@ -64,8 +65,8 @@ async def _flooded(env: Env, quotas: Quotas) -> AsyncIterator[None]:
             while True:
                 process_id = f"{prefix}{next(numbers)}"
                 with contextlib.suppress(RequestError):
-                    await client.start(process_id)
-                    await client.call(process_id)
+                    await client.start(process_id, args)
+                    await client.call(process_id, args)
 
         floods = [
             group.create_task(flood(client), name="flood")

@@ -104,7 +104,12 @@ class Party:
 
 def _entries(party: Party, task_type: TaskType) -> list[admissions.Entry]:
     return [
-        admissions.Entry(a_request(key, task_type), party.random.random() < 0.5, EXPIRES_AFTER)
+        admissions.Entry(
+            a_request(key, task_type),
+            party.random.random() < 0.5,
+            EXPIRES_AFTER,
+            open_max=party.random.choice((None, 1_000)),
+        )
         for key in party.some()
     ]
 
