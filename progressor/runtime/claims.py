@@ -329,11 +329,12 @@ class DueScan:
             self.pool, [namespace.name for namespace in known], overdue=since
         )
         late = [namespace for namespace in known if namespace.name in overdue]
-        # A backlog is claimed without a scan, for example after a pause.
+        # A backlog is claimed without a scan, for example after a pause; and timers that wait for a
+        # quota in another replica are not lost.
         backlogs = {
             it.name
             for it in late
-            if self.claimer.slots.has_backlog(it.name) or self.claimer.rates.holds_timers(it.name)
+            if it.quotas.timers_per_second or self.claimer.slots.has_backlog(it.name)
         }
         rooms = self.claimer.rooms(late)
         claimed: Sequence[Claimed] = ()

@@ -126,9 +126,6 @@ class Rates:
         if (handle := self._held.pop(namespace, None)) is not None:
             handle.cancel()
 
-    def holds_timers(self, namespace: str) -> bool:
-        return namespace in self._held
-
     def share(
         self,
         others: Sequence[Mapping[str, Any] | None],
