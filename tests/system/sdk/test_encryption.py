@@ -234,12 +234,19 @@ async def test_a_repeated_request_is_known_again_after_a_restart_of_the_client(
             repeated = await again.start("p", word("start"), idempotency_key="key")
             with pytest.raises(IdempotencyKeyReusedError):
                 await again.start("p", word("call"), idempotency_key="key")
+            for sender in (client, again):
+                graph = Graph()
+                graph.node("one", word("node"))
+                await sender.jobs.submit("job", graph, idempotency_key="key")
+                state = word("put-state")
+                done = ProcessStatus.FINISHED
+                await sender.put("imported", status=done, state=state, idempotency_key="key")
 
     assert (repeated.task_id, repeated.deduplicated) == (first.task_id, True)
 
 
 async def test_a_step_waits_for_a_key_that_has_not_arrived_yet(replica: Replica) -> None:
-    """More attempts than the policy allows fail, and none of them counts."""
+    """Its attempts without the key are not counted, and the process does not break."""
     new = os.urandom(32)
     known = {"old": os.urandom(32)}
 
