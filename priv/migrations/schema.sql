@@ -22,6 +22,8 @@ CREATE TYPE progressor.task_status AS ENUM ('waiting', 'available', 'running', '
 
 CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 'timeout', 'remove', 'join', 'reply');
 
+CREATE SEQUENCE progressor.audit_entries_entry_id_seq AS bigint;
+
 CREATE SEQUENCE progressor.lease_tokens AS bigint;
 
 CREATE SEQUENCE progressor.message_ids AS bigint;
@@ -55,6 +57,28 @@ CREATE TABLE progressor.access_tokens (
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
     CONSTRAINT access_tokens_pkey PRIMARY KEY (token_id)
+);
+
+CREATE TABLE progressor.audit_chain (
+    anchor_number bigint NOT NULL,
+    anchor_hash bytea NOT NULL,
+    head_number bigint NOT NULL,
+    head_hash bytea NOT NULL
+);
+
+CREATE TABLE progressor.audit_entries (
+    entry_id bigint NOT NULL,
+    request_id uuid NOT NULL GENERATED ALWAYS AS (((entry ->> 'request_id'::text))::uuid) STORED,
+    written_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    entry jsonb NOT NULL,
+    before jsonb,
+    after jsonb,
+    result text NOT NULL DEFAULT 'OK'::text,
+    left_out bigint NOT NULL DEFAULT 0,
+    number bigint,
+    hash bytea,
+    CONSTRAINT audit_entries_pkey PRIMARY KEY (entry_id),
+    CONSTRAINT audit_entries_check CHECK (((number IS NULL) = (hash IS NULL)))
 );
 
 CREATE TABLE progressor.bulk_items (
@@ -763,6 +787,14 @@ CREATE TABLE progressor.upkeep_rounds (
     begun_at timestamp with time zone,
     CONSTRAINT upkeep_rounds_pkey PRIMARY KEY (kind)
 );
+
+CREATE UNIQUE INDEX audit_entries_by_number ON progressor.audit_entries USING btree (number) WHERE (number IS NOT NULL);
+
+CREATE UNIQUE INDEX audit_entries_by_request ON progressor.audit_entries USING btree (request_id) WHERE (result = 'OK'::text);
+
+CREATE INDEX audit_entries_by_time ON progressor.audit_entries USING btree (written_at, entry_id);
+
+CREATE INDEX audit_entries_unsealed ON progressor.audit_entries USING btree (entry_id) WHERE (number IS NULL);
 
 CREATE INDEX bulk_items_failed ON progressor.bulk_items USING btree (operation_id, item) WHERE (result = 'failed'::text);
 

@@ -11,9 +11,10 @@ from progressor.api.calls.filters import if_given
 from progressor.api.calls.page_tokens import Listing
 from progressor.api.calls.servicer import Backend, Servicer, reading
 from progressor.api.calls.traces import CallContext, caller_of
-from progressor.api.calls.validation import Id, check_id, check_namespace_name
+from progressor.api.calls.validation import Id, PageSize, check_id, check_namespace_name
 from progressor.api.guard.rules import ANYWHERE, RULES
 from progressor.domain.access.answers import Decision, Identity
+from progressor.domain.access.audit import AuditEntry, AuditFilter, AuditHead
 from progressor.domain.access.rights import (
     EVERYTHING,
     Binding,
@@ -24,9 +25,10 @@ from progressor.domain.access.rights import (
     principal_fault,
 )
 from progressor.domain.access.tokens import NAME_RULE, ApiToken, is_token_name
+from progressor.storage.access.audit import Place
 from progressor.v1 import access_service_pb2 as pb
 from progressor.wire import fields as wire
-from progressor.wire.shapes import UNSENT, Field, Shape, between, enum_numbers
+from progressor.wire.shapes import UNSENT, Field, Shape, between, enum_numbers, flat
 
 _log = logging.getLogger(__name__)
 
@@ -107,12 +109,49 @@ bindings_from_wire = page_tokens.BINDINGS.listing(pb.ListBindingsRequest).read
 token_from_wire = Shape(TokenRequest, pb.CreateTokenRequest).read
 token_key_from_wire = Shape(TokenKey, pb.RevokeTokenRequest).read
 tokens_from_wire = page_tokens.ACCESS_TOKENS.listing(pb.ListTokensRequest).read
+
+
+def _from_number(message: pb.ListAuditRequest, _path: str, _: object) -> int | None:
+    """Return the number to go on behind; None: it is a list from the newest."""
+    if not message.HasField("after_number"):
+        return None
+    if message.page_token:
+        wire.refuse("page_token", "must be empty with after_number")
+    if message.after_number < 0:
+        wire.refuse("after_number", f"must be at least 0, got {message.after_number}")
+    return message.after_number
+
+
+_AUDIT_FILTER = Shape(
+    AuditFilter,
+    pb.ListAuditRequest,
+    principal=if_given(check_id),
+    method=if_given(check_id),
+    namespace=if_given(check_namespace_name),
+    object_id=if_given(check_id),
+    result=if_given(check_id),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """A page of entries, behind a place in the list or behind a number of the chain."""
+
+    wanted: Annotated[AuditFilter, flat(_AUDIT_FILTER)]
+    after: Annotated[Place | None, page_tokens.AUDIT.field]
+    after_number: Annotated[int | None, Field(read=_from_number)]
+    limit: PageSize
+
+
+audit_from_wire = Shape(AuditRequest, pb.ListAuditRequest).read
 question_from_wire = Shape(Question, pb.CheckAccessRequest).read
 
 binding_to_wire = Shape(Binding, pb.Binding).message
 token_to_wire = Shape(ApiToken, pb.Token).message
 decision_to_wire = Shape(Decision, pb.CheckAccessResponse).message
 identity_to_wire = Shape(Identity, pb.WhoAmIResponse).message
+entry_to_wire = Shape(AuditEntry, pb.AuditEntry).message
+head_to_wire = Shape(AuditHead, pb.GetAuditHeadResponse).message
 
 
 class AccessServicer(Servicer):
@@ -202,13 +241,35 @@ class AccessServicer(Servicer):
         page, token = page_tokens.ACCESS_TOKENS.page(found, asked.limit, lambda it: it.token_id)
         return pb.ListTokensResponse(tokens=map(token_to_wire, page), next_page_token=token)
 
+    @reading(audit_from_wire)
+    async def list_audit(self, asked: AuditRequest, context: CallContext) -> pb.ListAuditResponse:
+        caller, audit = caller_of(context), self._backend().audit
+        patterns = caller.permissions.patterns_of(Right.ADMINISTER)
+        if asked.after_number is not None:
+            page, number = await audit.follow(
+                asked.wanted, patterns, after=asked.after_number, limit=asked.limit
+            )
+            return pb.ListAuditResponse(entries=map(entry_to_wire, page), last_number=number)
+        number = (await audit.head()).number if asked.after is None else 0
+        page, place = await audit.page(asked.wanted, patterns, after=asked.after, limit=asked.limit)
+        return pb.ListAuditResponse(
+            entries=map(entry_to_wire, page),
+            next_page_token="" if place is None else page_tokens.AUDIT.write(place),
+            last_number=number,
+        )
+
+    @reading(lambda _: None)
+    async def get_audit_head(self, _message: None, _: CallContext) -> pb.GetAuditHeadResponse:
+        return head_to_wire(await self._backend().audit.head())
+
 
 def _decided(question: Question, permissions: Permissions) -> Decision:
     rule, place = RULES[question.rpc], question.place or EVERYTHING
     right, binding = rule.right, None
     if right is not None:
         binding = permissions.binding_for(right, place)
-        if binding is None and rule.scope == ANYWHERE:
+        is_anywhere = rule.scope == ANYWHERE or not question.place
+        if binding is None and is_anywhere and rule.scope.startswith(ANYWHERE):
             binding = permissions.any_binding_for(right)
     return Decision(
         is_allowed=right is None or binding is not None,

@@ -211,12 +211,19 @@ _TOKEN_COMMANDS = (
     ("revoke", "engine.access:revoke_token", "Revoke an API token."),
 )
 
+_AUDIT_COMMANDS = (
+    ("list", "engine.audit:list_entries", "Print who has changed what, newest first."),
+    ("follow", "engine.audit:follow", "Print entries as they are added."),
+    ("head", "engine.audit:head", "Print the head of the chain."),
+)
+
 _BULK = (
     "Change all processes that match a filter: print how many match, ask, start, and watch until "
     "the end. Ctrl-C leaves the operation running."
 )
 _FAMILIES = {
     "access": ("Engine", "Control who may do what.", _ACCESS_COMMANDS),
+    "audit": ("Engine", "Print who has changed what.", _AUDIT_COMMANDS),
     "access token": ("Tokens", "Create and revoke API tokens.", _TOKEN_COMMANDS),
     "context": ("Engine", "Name engines, and choose one.", _CONTEXT_COMMANDS),
     "bulk": ("Processes", _BULK, _BULK_COMMANDS),

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, assert_never
 import progressor
 from progressor import errors
 from progressor.api.calls.servicer import Backend
+from progressor.api.guard.audit import Recorder
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
@@ -34,6 +35,7 @@ from progressor.runtime.upkeep.heartbeat import Heartbeat, Report
 from progressor.settings.config import Config
 from progressor.settings.namespaces import differing_keys
 from progressor.settings.sections import Database
+from progressor.storage.access.audit import AuditNotes
 from progressor.storage.embedded.server import EmbeddedPostgres
 from progressor.storage.embedded.settings import room_for
 from progressor.storage.postgres.backoff import Backoff
@@ -103,6 +105,7 @@ class Engine:
             tls=metrics_context(self._certificate, config.server, config.telemetry),
         )
         self._wiring: Wiring | None = None
+        self._audit_notes = AuditNotes(clock)
         self._health = _Health()
         self._access = AccessControl(
             config, lambda: self._backend().access, clock=clock, metrics=self.metrics
@@ -115,6 +118,7 @@ class Engine:
             metrics=self.metrics,
             clock=clock,
             guard=self._access.guard,
+            recorder=Recorder(self._audit_notes, calls=config.audit.calls),
             listening=Listening(
                 bind=config.server.bind,
                 message_bytes_max=config.server.message_bytes_max,
@@ -219,7 +223,10 @@ class Engine:
             replica=self._config.replica, scanner=self._config.scanner,
         )  # fmt: skip
         replies_dsn = connection_string(database, dsn, application="progressor replies")
-        wiring = Wiring(self._config, replies_dsn, pools, context, functions, self._credentials)
+        wiring = Wiring(
+            self._config, replies_dsn, pools, context, functions, self._credentials,
+            audit_notes=self._audit_notes,
+        )  # fmt: skip
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
         # Who asks right after the start is not to be told that nobody is known yet.

@@ -39,6 +39,7 @@ from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.running_steps import RunningSteps
 from progressor.runtime.step.step import Steps
 from progressor.runtime.upkeep.access import AccessWatch
+from progressor.runtime.upkeep.audit import AuditScan
 from progressor.runtime.upkeep.counts import CountScan
 from progressor.runtime.upkeep.pauses import PauseWatch
 from progressor.runtime.upkeep.scans import (
@@ -51,6 +52,7 @@ from progressor.runtime.upkeep.scans import (
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.config import Config
 from progressor.storage.access.access import Access
+from progressor.storage.access.audit import Audit, AuditNotes
 from progressor.storage.commit.group_commit import CommitContext, Waiting
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
@@ -84,7 +86,7 @@ _TO_PROCESSORS: Labels = ("processor",)
 
 
 class Wiring:
-    def __init__(
+    def __init__(  # noqa: PLR0913  all that it connects
         self,
         config: Config,
         dsn: str,
@@ -92,10 +94,12 @@ class Wiring:
         context: Context,
         functions: Functions,
         credentials: Mapping[str, Reloaded[Credentials]],
+        *,
+        audit_notes: AuditNotes,
     ) -> None:
         self.functions = functions
         self._config, self._dsn, self._pools, self.context = config, dsn, pools, context
-        self._credentials = credentials
+        self._credentials, self._audit_notes = credentials, audit_notes
         self._front, self._worker, self._scan = map(
             self._storage_on, (pools.front, pools.worker, pools.scan)
         )
@@ -155,6 +159,7 @@ class Wiring:
         self._results = Results(self._front)
         self._schedules = Schedules(self._front)
         self.access = Access(self._front)
+        self._audit = Audit(self._scan, self._audit_notes)
 
     def _build_effects(self) -> None:
         context = self.context
@@ -250,6 +255,7 @@ class Wiring:
             failures=Failures(self._front),
             processor_credentials=frozenset(self._credentials),
             access=self.access,
+            audit=Audit(self._front, self._audit_notes),
         )
 
     def _build_gauges(self) -> None:
@@ -395,6 +401,9 @@ class Wiring:
         )  # fmt: skip
         counts = CountScan(counts=Counts(self._scan, self._dsn), context=context)
         failures = FailureScan(failures=Failures(self._scan), namespaces=self.namespaces)
+        audit = AuditScan(
+            audit=self._audit, retention=self._config.audit.retention, context=context
+        )
         scans = {
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),
@@ -408,6 +417,8 @@ class Wiring:
             "queues": (queues.scan, QUEUES_INTERVAL),
             "counts": (counts.scan, scanner.interval),
             "failures": (failures.scan, QUEUES_INTERVAL),
+            "audit": (audit.scan, self._config.replica.heartbeat_interval),
+            "old_audit": (audit.forget, scanner.retention_interval),
         }
         return [
             group.create_task(
@@ -444,6 +455,8 @@ class Wiring:
         self._processes.close()
         await asyncio.wait(self._writers)
         await self._messages.flush()
+        with contextlib.suppress(errors.StorageUnavailableError):
+            await self._audit.write_notes()
         # What was handed back, or could not continue here, is due now.
         with contextlib.suppress(errors.StorageUnavailableError):
             await self._results.call_others(lease_timeout=self._config.replica.lease_timeout)

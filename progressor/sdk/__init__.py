@@ -48,6 +48,9 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         UnauthenticatedError as UnauthenticatedError,
     )
     from progressor.domain.access.answers import Decision as Decision, Identity as Identity
+    from progressor.domain.access.audit import (
+        AuditEntry as AuditEntry, AuditFilter as AuditFilter, AuditHead as AuditHead,
+    )  # fmt: skip
     from progressor.domain.access.rights import Binding as Binding, Role as Role
     from progressor.domain.access.tokens import ApiToken as ApiToken
     from progressor.domain.gates.gate import Gate as Gate, GateWaiter as GateWaiter
@@ -197,6 +200,7 @@ _MODULES = {
         TooManyTokensError UnauthenticatedError
     """,
     "progressor.domain.access.answers": "Decision Identity",
+    "progressor.domain.access.audit": "AuditEntry AuditFilter AuditHead",
     "progressor.domain.access.rights": "Binding Role",
     "progressor.domain.access.tokens": "ApiToken",
     "progressor.domain.gates.gate": "Gate GateWaiter",

@@ -35,6 +35,7 @@ from progressor.settings.issuers import Issuer, decode_issuers
 from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_namespaces
 from progressor.settings.sections import (
     AccessSettings,
+    AuditSettings,
     Commit,
     Database,
     GateSettings,
@@ -64,6 +65,7 @@ class Config:
     database: Database = dataclasses.field(default_factory=Database)
     server: Server = dataclasses.field(default_factory=Server)
     access: AccessSettings = dataclasses.field(default_factory=AccessSettings)
+    audit: AuditSettings = dataclasses.field(default_factory=AuditSettings)
     replica: ReplicaSettings = dataclasses.field(default_factory=ReplicaSettings)
     scanner: Scanner = dataclasses.field(default_factory=Scanner)
     commit: Commit = dataclasses.field(default_factory=Commit)

@@ -190,6 +190,24 @@ class AccessSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """Who has changed what."""
+
+    calls: bool = setting(
+        default=False,
+        meaning="also record each start, call and notify; what changes something else always is",
+    )
+    retention_days: Annotated[int, Meta(ge=0, le=36_500)] = setting(
+        400, "days after which entries are deleted; 0: never"
+    )
+
+    @property
+    def retention(self) -> dt.timedelta | None:
+        """How long entries are kept; None: for ever."""
+        return dt.timedelta(days=self.retention_days) or None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
     """One replica among the others on its database."""
 

@@ -74,6 +74,16 @@ class AccessServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_access__service__pb2.ListTokensRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_access__service__pb2.ListTokensResponse.FromString,
                 _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/progressor.v1.AccessService/ListAudit',
+                request_serializer=progressor_dot_v1_dot_access__service__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_access__service__pb2.ListAuditResponse.FromString,
+                _registered_method=True)
+        self.GetAuditHead = channel.unary_unary(
+                '/progressor.v1.AccessService/GetAuditHead',
+                request_serializer=progressor_dot_v1_dot_access__service__pb2.GetAuditHeadRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_access__service__pb2.GetAuditHeadResponse.FromString,
+                _registered_method=True)
 
 
 class AccessServiceServicer(object):
@@ -137,6 +147,22 @@ class AccessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAudit(self, request, context):
+        """Returns who has changed what, or has tried to: newest first, or, to follow it, in the order of numbers. Of
+        the namespaces in which the caller is an admin; entries that belong to none need the role in *.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAuditHead(self, request, context):
+        """Returns both ends of the chain of the audit, to be kept elsewhere: nobody can change what is before its head
+        without changing that. Needs the role admin in *.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AccessServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -179,6 +205,16 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     servicer.ListTokens,
                     request_deserializer=progressor_dot_v1_dot_access__service__pb2.ListTokensRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_access__service__pb2.ListTokensResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=progressor_dot_v1_dot_access__service__pb2.ListAuditRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_access__service__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'GetAuditHead': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAuditHead,
+                    request_deserializer=progressor_dot_v1_dot_access__service__pb2.GetAuditHeadRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_access__service__pb2.GetAuditHeadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -397,6 +433,60 @@ class AccessService(object):
             '/progressor.v1.AccessService/ListTokens',
             progressor_dot_v1_dot_access__service__pb2.ListTokensRequest.SerializeToString,
             progressor_dot_v1_dot_access__service__pb2.ListTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.AccessService/ListAudit',
+            progressor_dot_v1_dot_access__service__pb2.ListAuditRequest.SerializeToString,
+            progressor_dot_v1_dot_access__service__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAuditHead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.AccessService/GetAuditHead',
+            progressor_dot_v1_dot_access__service__pb2.GetAuditHeadRequest.SerializeToString,
+            progressor_dot_v1_dot_access__service__pb2.GetAuditHeadResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,14 +1,15 @@
 -- Deletes a gate that has no holders and that no unfinished task names.
 -- Locks: the gate.
 -- Returns: deleted, not_found or in_use.
-CREATE FUNCTION delete_gate(p_namespace text, p_gate text, OUT verdict text)
+CREATE FUNCTION delete_gate(p_namespace text, p_gate text, p_audit text, OUT verdict text)
 SET lock_timeout = '2s'
 AS $$
 DECLARE
-    v_held integer;
+    v_held     integer;
+    v_capacity integer;
 BEGIN
-    SELECT g.held
-    INTO v_held
+    SELECT g.held, g.capacity
+    INTO v_held, v_capacity
     FROM gates g
     WHERE (g.namespace, g.gate) = (p_namespace, p_gate)
     FOR UPDATE;
@@ -25,6 +26,7 @@ BEGIN
         RETURN;
     END IF;
     DELETE FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
+    PERFORM write_audit(p_audit, jsonb_build_object('capacity', v_capacity), NULL);
     verdict := 'deleted';
 END;
 $$;

@@ -11,7 +11,8 @@ CREATE FUNCTION set_gate(
     p_namespace text,
     p_gate      text,
     p_capacity  integer,
-    p_revision  bigint
+    p_revision  bigint,
+    p_audit     text
 )
 RETURNS TABLE (verdict text, revision bigint, is_lowered boolean, effects jsonb)
 BY INDEX
@@ -50,6 +51,9 @@ BEGIN
     WHERE (g.namespace, g.gate) = (p_namespace, p_gate)
     RETURNING 'changed', g.revision, g.lowered_at IS NOT NULL
     INTO verdict, revision, is_lowered;
+    PERFORM write_audit(
+        p_audit, CASE WHEN v_gate.revision > 0 THEN jsonb_build_object('capacity', v_gate.capacity) END,
+        jsonb_build_object('capacity', p_capacity));
     IF NOT is_lowered THEN
         effects := settle_gates(
             v_now, p_replica_id, p_starvation_timeout, p_limit, NULL,

@@ -13,7 +13,8 @@ CREATE FUNCTION cancel_task(
     p_namespace       text,
     p_process_id      text,
     p_task_id         bigint,
-    p_idempotency_key text
+    p_idempotency_key text,
+    p_audit           text DEFAULT NULL
 )
 RETURNS TABLE (
     verdict text, task_id bigint, removed boolean, cancelled jsonb, effects jsonb
@@ -73,6 +74,14 @@ BEGIN
         idempotency_key = CASE WHEN t.attempt_count > 0 OR v_retries THEN t.idempotency_key END
     WHERE (t.slot, t.namespace, t.process_id, t.task_id)
         = (p_slot, p_namespace, p_process_id, v_task.task_id);
+    PERFORM write_audit(
+        p_audit,
+        jsonb_build_object(
+            'status', v_process.status, 'task_id', task_id, 'task_status',
+            CASE WHEN v_running.token IS NULL THEN v_task.status ELSE 'running' END),
+        jsonb_build_object(
+            'status', CASE WHEN NOT removed THEN v_process.status END, 'task_id', task_id,
+            'task_status', 'cancelled'));
     -- The process is gone, or nothing may be left that brings it back.
     IF removed OR v_process.status = 'error' THEN
         effects := describe_ends(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);

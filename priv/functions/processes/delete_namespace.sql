@@ -3,10 +3,12 @@
 -- Locks: its schedules, in key order, since a run locks its schedule before it starts processes; then the table of
 -- processes, which keeps new ones out until the namespace is gone. Waits for each for 2 s at most.
 -- Returns: deleted, not_found or not_empty.
-CREATE FUNCTION delete_namespace(p_name text, OUT verdict text)
+CREATE FUNCTION delete_namespace(p_name text, p_audit text, OUT verdict text)
 BY INDEX
 SET lock_timeout = '2s'
 AS $$
+DECLARE
+    v_config jsonb;
 BEGIN
     PERFORM
     FROM schedules s
@@ -28,7 +30,7 @@ BEGIN
         RETURN;
     END IF;
 
-    DELETE FROM namespaces n WHERE n.name = p_name;
+    DELETE FROM namespaces n WHERE n.name = p_name RETURNING n.config INTO v_config;
     IF NOT FOUND THEN
         verdict := 'not_found';
         RETURN;
@@ -44,6 +46,7 @@ BEGIN
     WHERE s.namespace COLLATE "C" = p_name
         AND (f.slot, f.namespace, f.schedule_id) = (s.slot, s.namespace, s.schedule_id);
     DELETE FROM schedules s WHERE s.namespace COLLATE "C" = p_name;
+    PERFORM write_audit(p_audit, v_config, NULL);
     verdict := 'deleted';
 END;
 $$;

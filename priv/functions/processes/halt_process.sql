@@ -11,7 +11,8 @@ CREATE FUNCTION halt_process(
     p_namespace  text,
     p_process_id text,
     p_status     text,
-    p_detail     text
+    p_detail     text,
+    p_audit      text DEFAULT NULL
 )
 RETURNS TABLE (verdict text, cancelled jsonb, effects jsonb, leads boolean)
 BY INDEX
@@ -48,6 +49,8 @@ BEGIN
         WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
             AND j.state = 'failed';
     END IF;
+    PERFORM write_audit(
+        p_audit, jsonb_build_object('status', v_process.status), jsonb_build_object('status', p_status));
     effects := merge_json(effects, fail_node(
         v_now, p_replica_id, v_process,
         CASE p_status WHEN 'finished' THEN 'PROCESS_TERMINATED' ELSE 'PROCESS_FAILED' END, p_detail));

@@ -25,7 +25,8 @@ CREATE FUNCTION put_process(
     e_metadata          json[],
     e_occurred_at       timestamptz[],
     p_state_version     integer,
-    p_failure           json
+    p_failure           json,
+    p_audit             text
 )
 RETURNS TABLE (
     verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz, told_at timestamptz
@@ -81,6 +82,7 @@ BEGIN
     END IF;
 
     PERFORM count_changes(ARRAY[(p_namespace, NULL, p_status)::status_change]);
+    PERFORM write_audit(p_audit, NULL, jsonb_build_object('status', p_status, 'task_id', v_task_id));
     verdict := 'accepted';
     task_id := v_task_id;
     INSERT INTO tasks (

@@ -9,7 +9,8 @@ CREATE FUNCTION remove_process(
     p_slot         smallint,
     p_namespace    text,
     p_process_id   text,
-    p_init_task_id bigint
+    p_init_task_id bigint,
+    p_audit        text DEFAULT NULL
 )
 RETURNS TABLE (existed boolean, cancelled jsonb, effects jsonb)
 BY INDEX
@@ -37,6 +38,7 @@ BEGIN
             v_now, p_replica_id, p_starvation_timeout, 100,
             ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
     END IF;
+    PERFORM write_audit(p_audit, jsonb_build_object('status', v_process.status), NULL);
     effects := merge_json(effects, fail_node(
         v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed'));
     RETURN NEXT;

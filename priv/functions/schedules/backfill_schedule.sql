@@ -10,7 +10,8 @@ CREATE FUNCTION backfill_schedule(
     p_revision       bigint,
     p_overlap_policy text,
     p_instant        timestamptz[],
-    p_due_at         timestamptz[]
+    p_due_at         timestamptz[],
+    p_audit          text
 )
 RETURNS TABLE (verdict text, queued_count integer, forgotten_from timestamptz, forgotten_until timestamptz)
 BY INDEX
@@ -52,6 +53,7 @@ BEGIN
             missed_until = NULL
         WHERE f.state IN ('skipped', 'missed', 'refused');
         GET DIAGNOSTICS queued_count = ROW_COUNT;
+        PERFORM write_audit(p_audit, NULL, jsonb_build_object('queued_count', queued_count));
     END IF;
     RETURN NEXT;
 END;

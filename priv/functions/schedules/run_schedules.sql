@@ -30,7 +30,8 @@ CREATE FUNCTION run_schedules(
     p_process_slot    smallint[],
     p_process_id      text[],
     p_task_key        text[],
-    p_trace_context   json[]
+    p_trace_context   json[],
+    p_audit           text
 )
 RETURNS TABLE (
     item integer, verdict text, recorded_at timestamptz, task_id bigint, is_due boolean, reason text,
@@ -224,6 +225,12 @@ BEGIN
     ) i
     WHERE (s.slot, s.namespace, s.schedule_id) = (i.slot, i.namespace, i.schedule_id)
         AND i.verdict NOT IN ('changed', 'waits');
+
+    -- Only a trigger has one, and is alone in its batch.
+    IF v_verdict[1] NOT IN ('changed', 'known', 'waits') THEN
+        PERFORM write_audit(p_audit, NULL, jsonb_build_object(
+            'verdict', v_verdict[1], 'process_id', p_process_id[1], 'task_id', v_task_id[1]));
+    END IF;
 
     recorded_at := v_now;
     FOR n IN 1 .. v_size LOOP

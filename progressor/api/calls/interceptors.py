@@ -27,6 +27,7 @@ from progressor.api.calls.guarded import (
     Method,
     Recheck,
     Watch,
+    admitted,
     credentials_in,
     guarded,
     guarded_watch,
@@ -35,6 +36,7 @@ from progressor.api.calls.malformed import Malformed, deserializer
 from progressor.api.calls.request_count import RequestCount
 from progressor.api.calls.servicer import Servicer
 from progressor.api.calls.traces import CallContext, grpc_context_of, trace_context_of, traced
+from progressor.api.guard.audit import Recorder
 from progressor.api.guard.callers import Credentials
 from progressor.api.guard.guard import Guard
 from progressor.clock import Clock
@@ -47,6 +49,7 @@ READS = frozenset(
         "Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas", "GetActivity",
         "SetLogLevel", "ListGates", "GetGate", "GetJob", "ListJobs",
         "GetSchedule", "ListSchedules", "Remember", "Extend", "WhoAmI", "CheckAccess",
+        "ListAudit", "GetAuditHead",
     }
 )  # fmt: skip
 """Methods that are served while draining: they wait for nothing, and running steps need them."""
@@ -107,9 +110,13 @@ class Interceptor:
         metrics: Metrics | None = None,
         tracing: Tracing = SILENT,
         guard: Guard | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """Wrap methods; without a ``guard`` everybody may call all of them."""
-        self._guard = guard
+        """Wrap methods; without a ``guard`` everybody may call all of them.
+
+        Without a ``recorder`` there is no audit.
+        """
+        self._guard, self._recorder = guard, recorder
         self._tracing = tracing
         self._clock = clock
         self._count = RequestCount(metrics or Metrics())
@@ -166,7 +173,7 @@ class Interceptor:
 
     def wrapped_watch(self, descriptor: MethodDescriptor, watch: Watch) -> Method:
         """Return a stream of answers as grpc.aio calls it; while draining, it ends at once."""
-        guarded = guarded_watch(descriptor.name, watch, self._guard)
+        guarded = guarded_watch(descriptor.name, watch, self._guard, self._recorder)
 
         async def write_all(request: Message, context: CallContext) -> Message:
             call: Any = grpc_context_of(context)
@@ -198,7 +205,7 @@ class Interceptor:
         async def serve(_requests: object, context: StreamContext) -> None:
             try:
                 if self._guard is not None:
-                    await self._guard.authenticated(name, credentials_in(context))
+                    await admitted(name, None, context, self._guard, self._recorder)
                 await stream.serve(context)
             except asyncio.CancelledError as error:
                 errors.forget_frames(error)
@@ -219,7 +226,8 @@ class Interceptor:
 
         Cancellation passes through, unless it is ours.
         """
-        return self._served(descriptor, guarded(descriptor.name, method, self._guard))
+        method = guarded(descriptor.name, method, self._guard, self._recorder)
+        return self._served(descriptor, method)
 
     def _served(self, descriptor: MethodDescriptor, method: Method) -> Served:
         name = descriptor.name

@@ -144,6 +144,11 @@ def _binding_key(text: str) -> Binding:
     return Binding(principal=_key_of(principal), role=Role(role), namespace=_key_of(namespace))
 
 
+def _audit_key(text: str) -> tuple[dt.datetime, int]:
+    written_at, entry_id = _dated(_key_of)(text)
+    return written_at, _id_of(entry_id)
+
+
 TASKS = PageTokens(letter="t", first=0, text_of=str, key_of=_id_of)
 REPLICAS = PageTokens(letter="r", first=0, text_of=str, key_of=_id_of)
 NAMESPACES = PageTokens(letter="n", first="", text_of=str, key_of=_name_of)
@@ -165,6 +170,12 @@ BINDINGS: PageTokens[Any] = PageTokens(
     letter="a", first=None, text_of=_binding_text, key_of=_binding_key
 )
 ACCESS_TOKENS = PageTokens(letter="k", first="", text_of=str, key_of=_key_of)
+AUDIT: PageTokens[Any] = PageTokens(
+    letter="u",
+    first=None,
+    text_of=lambda place: _dated_text((place[0], str(place[1]))),
+    key_of=_audit_key,
+)
 BULK_ITEMS = PageTokens(letter="i", first=0, text_of=str, key_of=_id_of)
 
 

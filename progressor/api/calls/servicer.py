@@ -26,6 +26,7 @@ from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey, ScheduleRun
 from progressor.domain.views.bulk import BulkOperation, BulkRequest
 from progressor.storage.access.access import Access
+from progressor.storage.access.audit import Audit
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
@@ -160,6 +161,7 @@ class Backend:
     counts: Counts
     failures: Failures
     access: Access
+    audit: Audit
     processor_credentials: frozenset[str] = frozenset()
     """The names that namespaces can give here."""
 

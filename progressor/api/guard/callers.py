@@ -96,7 +96,7 @@ class Callers:
         if known.expires_at is not None and known.expires_at <= self._clock.now():
             _refuse(f"token {token_id}, which has expired")
         access.note_used(token_id)
-        return Principal(name=f"token:{known.name}")
+        return Principal(name=f"token:{known.name}", credential=token_id)
 
 
 def _refuse(why: str) -> NoReturn:

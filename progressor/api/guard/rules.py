@@ -54,6 +54,10 @@ def _filtered(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
     return (request.filter.namespace,)
 
 
+def _filtered_or_any(request: Any) -> Iterable[str]:  # noqa: ANN401  # of one
+    return (request.namespace,) if request.namespace else ()
+
+
 def _with_nodes(request: Any) -> Iterable[str]:  # noqa: ANN401  # of a job
     # The nodes of a job are processes of the namespaces that they name.
     yield request.namespace
@@ -74,6 +78,7 @@ _PLACES: Mapping[_Places, str] = {
     _named: "its namespace",
     _described: "its namespace; with processor_credentials, all namespaces",
     _filtered: "the namespace of its filter",
+    _filtered_or_any: f"{ANYWHERE}, or the one that it names",
     _with_nodes: "its namespace and those of its nodes",
     _with_scheduled_nodes: "its namespace and those of its nodes",
 }
@@ -105,5 +110,25 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     | _rules(Right.ADMINISTER, _described, "CreateNamespace", "UpdateNamespace")
     | _rules(Right.ADMINISTER, _named, "DeleteNamespace")
     | _rules(Right.ADMINISTER, _all, "SetLogLevel", "AddBinding", "RemoveBinding", "ListBindings")
-    | _rules(Right.ADMINISTER, _all, "CreateToken", "RevokeToken", "ListTokens")
+    | _rules(Right.ADMINISTER, _all, "CreateToken", "RevokeToken", "ListTokens", "GetAuditHead")
+    | _rules(Right.ADMINISTER, _filtered_or_any, "ListAudit")
 )
+
+CALLS = frozenset({"Start", "Call", "Notify"})
+"""What clients do all day, which has audit entries only if `audit.calls` is set."""
+
+_READS = frozenset({"AwaitTask", "AwaitProcess"}) | frozenset(
+    {"ListBindings", "ListTokens", "ListAudit", "GetAuditHead"}
+)
+
+CHANGES = (
+    frozenset(
+        rpc
+        for rpc, rule in RULES.items()
+        if rule.right in {Right.CALL, Right.OPERATE, Right.ADMINISTER}
+    )
+    - CALLS
+    - _READS
+)
+"""What changes something, and so has an audit entry: all that is not known to read. What steps ask
+for is part of them, and in the history."""

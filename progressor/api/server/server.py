@@ -16,6 +16,7 @@ from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.servicer import Backend, LogLevels, Servicer
 from progressor.api.calls.turns import Turns
 from progressor.api.gates import GateServicer
+from progressor.api.guard.audit import Recorder
 from progressor.api.guard.guard import Guard
 from progressor.api.jobs import JobServicer
 from progressor.api.namespaces import NamespaceServicer
@@ -112,6 +113,7 @@ class ApiServer:
         clock: Clock,
         listening: Listening,
         guard: Guard | None = None,
+        recorder: Recorder | None = None,
         metrics: Metrics | None = None,
         tracing: Tracing = SILENT,
     ) -> None:
@@ -141,6 +143,7 @@ class ApiServer:
             metrics=metrics,
             tracing=tracing,
             guard=guard,
+            recorder=recorder,
         )
         self._sessions = Sessions(
             processes,

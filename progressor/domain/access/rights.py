@@ -82,10 +82,12 @@ class Principal:
     """Who sends a request: ``token:NAME``, ``cert:NAME`` or ``user:ISSUER/NAME``.
 
     ``groups``: further names that bindings may be for, those of a user ``group:ISSUER/NAME``.
+    ``credential``: the id of its API token.
     """
 
     name: str
     groups: tuple[str, ...] = ()
+    credential: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -135,6 +137,10 @@ class Permissions:
             ):
                 return binding
         return None
+
+    def patterns_of(self, right: Right) -> tuple[str, ...]:
+        """Return the patterns of the namespaces in which the right is given."""
+        return tuple(dict.fromkeys(binding.namespace for binding in self._bindings[right]))
 
     def any_binding_for(self, right: Right) -> Binding | None:
         """Return a binding that gives the right in any namespace at all; None if none does."""

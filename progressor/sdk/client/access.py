@@ -1,8 +1,12 @@
-"""``client.access``: who the caller is, who may do what, and API tokens."""
+"""``client.access``: who the caller is, who may do what, API tokens, and the audit."""
 
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from progressor.domain.access.answers import Decision, Identity
+from progressor.domain.access.audit import AuditEntry, AuditFilter, AuditHead
 from progressor.domain.access.rights import Binding, Role
 from progressor.domain.access.tokens import ApiToken
 from progressor.sdk.client.resource import Resource, blocking, iterated, sent
@@ -16,6 +20,15 @@ read_binding = Shape(Binding, pb.Binding).read
 read_token = Shape(ApiToken, pb.Token).read
 read_decision = Shape(Decision, pb.CheckAccessResponse).read
 read_identity = Shape(Identity, pb.WhoAmIResponse).read
+read_entry = Shape(AuditEntry, pb.AuditEntry).read
+read_head = Shape(AuditHead, pb.GetAuditHeadResponse).read
+
+_FILTER = Shape(AuditFilter, pb.ListAuditRequest)
+_EVERYTHING = AuditFilter()
+_FOLLOWED_MAX = 1000
+
+FOLLOW_SECONDS = 1.0
+"""How often `follow_audit` asks for more: as often as entries are added to the chain."""
 
 _ROLES = enum_numbers(Role, pb.Role.DESCRIPTOR)
 
@@ -29,7 +42,7 @@ class Access(Resource[Connection]):
 
     Raises:
         PermissionDeniedError: All but `who_am_i`, and `check` for oneself, need the role admin in
-            all namespaces.
+            all namespaces; `audit` and `follow_audit`, in any.
     """
 
     @sent
@@ -135,6 +148,72 @@ class Access(Resource[Connection]):
         request = pb.ListTokensRequest(page_size=page_size)
         return Listing(request, lambda message: map(read_token, message.tokens), timeout)
 
+    @iterated
+    def audit(
+        self,
+        wanted: AuditFilter = _EVERYTHING,
+        *,
+        page_size: int = 100,
+        timeout: Seconds | None = None,
+    ) -> Listing[AuditEntry]:
+        """Iterate over audit entries, the newest first, of the namespaces of which one is an admin.
+
+        Raises:
+            PermissionDeniedError: One is not an admin of the namespace that is `wanted`.
+        """
+        request = _FILTER.message(wanted)
+        request.page_size = page_size
+        return Listing(request, lambda message: map(read_entry, message.entries), timeout)
+
+    @sent
+    def audit_behind(
+        self,
+        number: int | None,
+        wanted: AuditFilter = _EVERYTHING,
+        *,
+        timeout: Seconds | None = None,
+    ) -> Exchange[tuple[tuple[AuditEntry, ...], int]]:
+        """Return some of the entries behind a number of the chain, and the number to go on from.
+
+        No entries: there are no more yet, or none of many matched, and the number is larger.
+        No number: behind all that there are.
+        """
+        request = _FILTER.message(wanted)
+        if number is None:
+            request.page_size = 1
+            return Exchange(request, lambda it: ((), it.last_number), timeout, repeatable=True)
+        request.page_size, request.after_number = _FOLLOWED_MAX, number
+        return Exchange(request, _read_followed, timeout, repeatable=True)
+
+    async def follow_audit(
+        self,
+        wanted: AuditFilter = _EVERYTHING,
+        *,
+        after: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> AsyncIterator[AuditEntry]:
+        """Iterate over entries in the order of the chain, and over those to come, without end.
+
+        From now on, or behind the number `after`: whoever stops goes on later with that of the last
+        entry, and misses none; 0: from the first.
+        """
+        while True:
+            found, number = await self.audit_behind(after, wanted, timeout=timeout)
+            for entry in found:
+                yield entry
+            if number == after:
+                await asyncio.sleep(FOLLOW_SECONDS)
+            after = number
+
+    @sent
+    def audit_head(self, *, timeout: Seconds | None = None) -> Exchange[AuditHead]:
+        """Return both ends of the chain: keep them elsewhere to prove later what was before."""
+        return Exchange(pb.GetAuditHeadRequest(), read_head, timeout, repeatable=True)
+
+
+def _read_followed(message: Any) -> tuple[tuple[AuditEntry, ...], int]:  # noqa: ANN401  # as `Exchange` has it
+    return tuple(map(read_entry, message.entries)), message.last_number
+
 
 def _read_added(message: Any) -> Binding:  # noqa: ANN401  # as `Exchange` has it
     return read_binding(message.binding)
@@ -159,3 +238,21 @@ class SyncAccess(Resource[BlockingConnection]):
     create_token = blocking(Access.create_token)
     revoke_token = blocking(Access.revoke_token)
     tokens = blocking(Access.tokens)
+    audit = blocking(Access.audit)
+    audit_behind = blocking(Access.audit_behind)
+    audit_head = blocking(Access.audit_head)
+
+    def follow_audit(
+        self,
+        wanted: AuditFilter = _EVERYTHING,
+        *,
+        after: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> Iterator[AuditEntry]:
+        """Iterate over entries as `Access.follow_audit` does."""
+        while True:
+            found, number = self.audit_behind(after, wanted, timeout=timeout)
+            yield from found
+            if number == after:
+                time.sleep(FOLLOW_SECONDS)
+            after = number

@@ -20,6 +20,13 @@ WITH added AS (
     ON CONFLICT DO NOTHING
     RETURNING principal, role, namespace, created_at, created_by
 ),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb, NULL, to_jsonb(a)
+    FROM added a
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
+),
 counted AS (
     UPDATE progressor.access_revision
     SET revision = revision + 1
@@ -34,6 +41,13 @@ WITH removed AS (
     DELETE FROM progressor.access_bindings
     WHERE (principal, role, namespace) = (%(principal)s, %(role)s, %(namespace)s)
     RETURNING principal, role, namespace, created_at, created_by
+),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb, to_jsonb(r), NULL
+    FROM removed r
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
 ),
 counted AS (
     UPDATE progressor.access_revision
@@ -66,6 +80,13 @@ WITH added AS (
     WHERE (SELECT count(*) FROM progressor.access_tokens) < %(count_max)s::bigint
     RETURNING token_id, name, created_at, created_by, expires_at, revoked_at, last_used_at
 ),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb || jsonb_build_object('object_id', a.token_id), NULL, to_jsonb(a)
+    FROM added a
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
+),
 counted AS (
     UPDATE progressor.access_revision
     SET revision = revision + 1
@@ -81,6 +102,14 @@ WITH revoked AS (
     SET revoked_at = coalesce(revoked_at, %(now)s::timestamptz, now())
     WHERE token_id = %(token_id)s
     RETURNING token_id, name, created_at, created_by, expires_at, revoked_at, last_used_at
+),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb, to_jsonb(o) - 'secret_hash', to_jsonb(r)
+    FROM revoked r
+    JOIN progressor.access_tokens o USING (token_id)
+    WHERE %(audit)s::text IS NOT NULL AND o.revoked_at IS NULL
+    ON CONFLICT DO NOTHING
 ),
 counted AS (
     UPDATE progressor.access_revision

@@ -8,6 +8,7 @@ from progressor import errors
 from progressor.domain.access import tokens
 from progressor.domain.access.rights import EVERYTHING, Role
 from progressor.settings.sections import Database
+from progressor.storage.access.audit import entry_of
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.pools import translated
 from progressor.storage.postgres.writer import connection_string
@@ -29,7 +30,8 @@ def create_first_admin(database: Database, dsn: str, name: str) -> str:
     token = {"token_id": token_id, "name": name, "secret_hash": secret_hash, "lifetime": None}
     binding = {"principal": f"token:{name}", "role": Role.ADMIN.value, "namespace": EVERYTHING}
     # The limits are for others: this is the way back in.
-    common = {"now": None, "author": AUTHOR, "count_max": 2**62}
+    audit = entry_of("AccessInit", principal=AUTHOR)
+    common = {"now": None, "author": AUTHOR, "count_max": 2**62, "audit": audit}
     with (
         translated(),
         psycopg.connect(connection_string(database, dsn, application=AUTHOR)) as connection,

@@ -65,12 +65,26 @@ WHERE p.init_task_id = i.init_task_id
 -- name: stop_bulk
 -- Stops a bulk operation that has not ended; one that follows is done if all its processes have a result. Locks: the
 -- operation.
-UPDATE progressor.bulk_operations
-SET state = CASE
-        WHEN follow AND state = 'running' AND next_item > matched_count THEN 'done' ELSE 'stopped' END,
-    stop_reason = %(reason)s, ended_at = coalesce(%(now)s, clock_timestamp()),
-    updated_at = coalesce(%(now)s, clock_timestamp())
-WHERE operation_id = %(operation_id)s AND ended_at IS NULL
+WITH stopped AS (
+    UPDATE progressor.bulk_operations
+    SET state = CASE
+            WHEN follow AND state = 'running' AND next_item > matched_count THEN 'done' ELSE 'stopped' END,
+        stop_reason = %(reason)s, ended_at = coalesce(%(now)s, clock_timestamp()),
+        updated_at = coalesce(%(now)s, clock_timestamp())
+    WHERE operation_id = %(operation_id)s AND ended_at IS NULL
+    RETURNING operation_id, state
+),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb || jsonb_build_object('namespace', coalesce(o.filter ->> 'namespace', '')),
+        jsonb_build_object('state', o.state), jsonb_build_object('state', s.state)
+    FROM stopped s
+    JOIN progressor.bulk_operations o USING (operation_id)
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT
+FROM stopped
 
 -- name: note_delay
 -- Notes why a bulk operation does not get on; the next chunk clears it. Locks: the operation.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, LiteralString, TypeVar
 
 from progressor.clock import Clock
+from progressor.storage.postgres import attempt
 from progressor.storage.postgres.functions import Function, Functions
 from progressor.storage.postgres.pools import Connection, Pool, connection_of
 from progressor.storage.rows import records
@@ -41,6 +42,9 @@ class StorageContext:
             "starvation_timeout": self.starvation_timeout.total_seconds(),
         }
 
+    def _own_values(self) -> dict[str, object]:
+        return self.own_arguments() | {"audit": attempt.current()}
+
     @contextlib.asynccontextmanager
     async def connection(
         self, *, pool: Pool | None = None, reads_only: bool = False
@@ -65,7 +69,7 @@ class StorageContext:
 
         Its arguments are named; or they are fields of `keys`, or this context's own.
         """
-        own = {name: it for name, it in self.own_arguments().items() if name in function.arguments}
+        own = {name: it for name, it in self._own_values().items() if name in function.arguments}
         async with self.connection() as connection:
             return await function.rows(connection, **(own | _named(keys, named)))
 
@@ -84,7 +88,7 @@ class StorageContext:
     async def execute(self, statement: LiteralString, *keys: object, **named: object) -> int:
         """Carry out a statement, whose parameters are given as to `call`; return its row count."""
         async with self.connection() as connection:
-            cursor = await connection.execute(statement, self.own_arguments() | _named(keys, named))
+            cursor = await connection.execute(statement, self._own_values() | _named(keys, named))
             return cursor.rowcount
 
     async def read_on(
@@ -104,7 +108,7 @@ class StorageContext:
     ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Return the columns and rows of a statement as they are, else as `read_on`."""
         cursor = connection.cursor(binary=True)
-        await cursor.execute(statement, self.own_arguments() | _named(keys, named))
+        await cursor.execute(statement, self._own_values() | _named(keys, named))
         columns = tuple(column.name for column in cursor.description or ())
         return columns, await cursor.fetchall()
 

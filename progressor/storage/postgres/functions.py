@@ -158,6 +158,33 @@ class Functions:
         )
         return Function(statement, arguments, columns, make_row)
 
+    def audited(self, name: LiteralString, row: type[R_co]) -> Function[R_co]:
+        """Return a function of a batch that also inserts the audit entries of what it accepts.
+
+        It has one argument more, the entries of the items, as JSON or null. One statement, so that
+        neither is without the other; and the function of those that have no entry stays as it is.
+        """
+        plain = self.call(name, row)
+        before = "NULL"
+        if "process_status" in plain.columns:
+            before = "jsonb_build_object('status', f.process_status)"
+        return Function(
+            f"""\
+WITH f AS MATERIALIZED ({plain.statement.decode()}),
+e AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT a.entry::jsonb, {before}, jsonb_build_object('task_id', f.task_id)
+    FROM unnest(%b::text[]) WITH ORDINALITY AS a (entry, item)
+    JOIN f ON f.item = a.item AND f.verdict = 'accepted'
+    WHERE a.entry IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT * FROM f""".encode(),  # noqa: S608  ours
+            {**plain.arguments, "audit": COLUMNS["text[]"]},
+            plain.columns,
+            plain.make_row,
+        )
+
     def deploy(self, cursor: _Cursor) -> bool:
         """Create the functions if they are absent, in the caller's transaction.
 

@@ -29,6 +29,7 @@ from progressor.storage.commit.group_commit import (
     Insistence,
     WriteKind,
 )
+from progressor.storage.postgres import attempt
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.functions import Functions
@@ -51,6 +52,7 @@ class Entry:
     ``expires_after`` is the namespace's step timeout and grace together. ``on_sent`` is called when
     the batch with it is sent. A start is refused if its namespace has ``open_max`` processes that
     have not finished.
+    ``audit``: see `attempt`.
     """
 
     request: Request
@@ -58,6 +60,7 @@ class Entry:
     expires_after: dt.timedelta
     on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
     open_max: int | None = None
+    audit: str | None = dataclasses.field(default_factory=attempt.current, compare=False)
 
 
 Admitted = tuple[Admission, Effects]
@@ -89,8 +92,8 @@ class _Seen(NamedTuple):
 class _Function(Direct[_Row]):
     """A function that admits. What its file does not take, or return, its requests do not have."""
 
-    def __init__(self, functions: Functions, name: LiteralString) -> None:
-        function = functions.call(name, _Row)
+    def __init__(self, functions: Functions, name: LiteralString, *, is_audited: bool) -> None:
+        function = (functions.audited if is_audited else functions.call)(name, _Row)
         super().__init__(function)
         self.is_gated = "constraints" in function.arguments
         self.names_gates = self.is_gated or "led_by" in function.arguments
@@ -101,7 +104,8 @@ class _Function(Direct[_Row]):
 class Admissions(GroupCommits[Entry, Admitted]):
     """The group commits of admission: starts, and requests to existing processes.
 
-    Those with constraints go by themselves, so that the others pay nothing for them.
+    Those with constraints go by themselves, so that the others pay nothing for them; and so do
+    those with audit entries.
     """
 
     def __init__(self, context: StorageContext, *, settings: Commit, commit: CommitContext) -> None:
@@ -111,11 +115,11 @@ class Admissions(GroupCommits[Entry, Admitted]):
         locked = find_locked(functions, statement_timeout)
         blocked = find_blocked(functions, statement_timeout, _concern)
 
-        def group(name: LiteralString) -> GroupCommit[Entry, Admitted]:
-            function = _Function(functions, name)
+        def group(name: LiteralString, *, is_audited: bool = False) -> GroupCommit[Entry, Admitted]:
+            function = _Function(functions, name, is_audited=is_audited)
             return self._group(
                 WriteKind(
-                    name=name,
+                    name=f"{name}_audited" if is_audited else name,
                     write=functools.partial(self._write, function),
                     key=lambda entry: entry.request.key,
                     conflict_key=_equal_requests if "head" in function.arguments else None,
@@ -131,15 +135,26 @@ class Admissions(GroupCommits[Entry, Admitted]):
         self._gated_starts = group("admit_gated_starts")
         self._gated_requests = group("admit_gated_requests")
         self._jobs = group("admit_jobs")
+        self._audited = {
+            self._starts: group("admit_starts", is_audited=True),
+            self._requests: group("admit_requests", is_audited=True),
+            self._gated_starts: group("admit_gated_starts", is_audited=True),
+            self._gated_requests: group("admit_gated_requests", is_audited=True),
+            self._jobs: group("admit_jobs", is_audited=True),
+        }
 
     def submit(self, entry: Entry) -> asyncio.Future[Admitted]:
         """Queue a request; see GroupCommit.submit. One admission has the effects of its batch."""
-        starts = entry.request.task_type is TaskType.INIT
-        if entry.request.constraints is not None:
-            return (self._gated_starts if starts else self._gated_requests).submit(entry)
-        if entry.request.led_by is not None:
-            return self._jobs.submit(entry)
-        return (self._starts if starts else self._requests).submit(entry)
+        group = self._group_for(entry.request)
+        return (group if entry.audit is None else self._audited[group]).submit(entry)
+
+    def _group_for(self, request: Request) -> GroupCommit[Entry, Admitted]:
+        starts = request.task_type is TaskType.INIT
+        if request.constraints is not None:
+            return self._gated_starts if starts else self._gated_requests
+        if request.led_by is not None:
+            return self._jobs
+        return self._starts if starts else self._requests
 
     async def _write(
         self,
@@ -263,6 +278,8 @@ def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[A
         columns["metadata"] = [json_text(request.metadata) for request in requests]
     if "constraints" in wanted:
         columns["constraints"] = [constraints_text(request.constraints) for request in requests]
+    if "audit" in wanted:
+        columns["audit"] = [entry.audit for entry in batch]
     if "led_by" in wanted:
         columns["led_by"] = [request.led_by for request in requests]
         columns["options"] = [options_text(request.job_options) for request in requests]

@@ -21,7 +21,7 @@ from progressor.domain.views.process import HistoryPage, ProcessView, Replies, T
 from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.commit.group_read import GroupRead, ReadBounds
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.postgres import statements
+from progressor.storage.postgres import attempt, statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Connection, connection_of
@@ -303,6 +303,7 @@ class Processes:
                 **self._context.own_arguments(),
                 **dataclasses.asdict(key),
                 init_task_id=found[0],
+                audit=attempt.current(),
             )
         if not removed.existed:
             # Another transaction was faster.

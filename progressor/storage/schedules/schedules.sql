@@ -1,61 +1,111 @@
 -- name: create_schedule
 -- Makes a schedule, unless there is one. The namespace cannot be deleted meanwhile.
-INSERT INTO progressor.schedules (
-    slot, namespace, schedule_id, cron, time_zone, every, anchor, jitter, start_at, end_at,
-    overlap_policy, catch_up_window, target, target_id, args, caller_context, metadata,
-    history_after, history_limit, history_backward, constraints, fingerprint, paused, note,
-    created_at, updated_at, next_instant, next_at
+WITH changed AS (
+    INSERT INTO progressor.schedules (
+        slot, namespace, schedule_id, cron, time_zone, every, anchor, jitter, start_at, end_at,
+        overlap_policy, catch_up_window, target, target_id, args, caller_context, metadata,
+        history_after, history_limit, history_backward, constraints, fingerprint, paused, note,
+        created_at, updated_at, next_instant, next_at
+    )
+    SELECT %(slot)s, n.name, %(schedule_id)s, %(cron)s, %(time_zone)s, %(every)s, %(anchor)s,
+        %(jitter)s, %(start_at)s, %(end_at)s, %(overlap_policy)s::progressor.overlap_policy,
+        %(catch_up_window)s, %(target)s, %(target_id)s, %(args)s, %(caller_context)s::json,
+        %(metadata)s::jsonb, %(history_after)s, %(history_limit)s, %(history_backward)s,
+        %(constraints)s::json, %(fingerprint)s, %(paused)s, %(note)s, %(now)s, %(now)s,
+        %(next_instant)s, %(next_at)s
+    FROM (
+        SELECT name
+        FROM progressor.namespaces
+        WHERE name = %(namespace)s
+        FOR KEY SHARE
+    ) n
+    ON CONFLICT DO NOTHING
+    RETURNING schedules.revision, schedules AS schedule
+),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb, NULL, progressor.describe_schedule(c.schedule)
+    FROM changed c
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
 )
-SELECT %(slot)s, n.name, %(schedule_id)s, %(cron)s, %(time_zone)s, %(every)s, %(anchor)s,
-    %(jitter)s, %(start_at)s, %(end_at)s, %(overlap_policy)s::progressor.overlap_policy,
-    %(catch_up_window)s, %(target)s, %(target_id)s, %(args)s, %(caller_context)s::json,
-    %(metadata)s::jsonb, %(history_after)s, %(history_limit)s, %(history_backward)s,
-    %(constraints)s::json, %(fingerprint)s, %(paused)s, %(note)s, %(now)s, %(now)s,
-    %(next_instant)s, %(next_at)s
-FROM (
-    SELECT name
-    FROM progressor.namespaces
-    WHERE name = %(namespace)s
-    FOR KEY SHARE
-) n
-ON CONFLICT DO NOTHING
-RETURNING revision;
+SELECT c.revision
+FROM changed c;
 
 -- name: update_schedule
 -- Replaces what a schedule does and when. Where its times are as before, so is what is due next.
-UPDATE progressor.schedules s
-SET cron = %(cron)s, time_zone = %(time_zone)s, every = %(every)s, anchor = %(anchor)s,
-    jitter = %(jitter)s, start_at = %(start_at)s, end_at = %(end_at)s,
-    overlap_policy = %(overlap_policy)s::progressor.overlap_policy,
-    catch_up_window = %(catch_up_window)s, target = %(target)s, target_id = %(target_id)s,
-    args = %(args)s, caller_context = %(caller_context)s::json, metadata = %(metadata)s::jsonb,
-    history_after = %(history_after)s, history_limit = %(history_limit)s,
-    history_backward = %(history_backward)s, constraints = %(constraints)s::json,
-    fingerprint = %(fingerprint)s, revision = s.revision + 1, updated_at = %(now)s,
-    next_instant = CASE
-        WHEN s.paused THEN NULL WHEN %(is_same)s THEN s.next_instant ELSE %(next_instant)s END,
-    next_at = CASE WHEN s.paused THEN NULL WHEN %(is_same)s THEN s.next_at ELSE %(next_at)s END
-WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
-    AND s.revision = %(revision)s
-RETURNING s.revision;
+WITH changed AS (
+    UPDATE progressor.schedules s
+    SET cron = %(cron)s, time_zone = %(time_zone)s, every = %(every)s, anchor = %(anchor)s,
+        jitter = %(jitter)s, start_at = %(start_at)s, end_at = %(end_at)s,
+        overlap_policy = %(overlap_policy)s::progressor.overlap_policy,
+        catch_up_window = %(catch_up_window)s, target = %(target)s, target_id = %(target_id)s,
+        args = %(args)s, caller_context = %(caller_context)s::json, metadata = %(metadata)s::jsonb,
+        history_after = %(history_after)s, history_limit = %(history_limit)s,
+        history_backward = %(history_backward)s, constraints = %(constraints)s::json,
+        fingerprint = %(fingerprint)s, revision = s.revision + 1, updated_at = %(now)s,
+        next_instant = CASE
+            WHEN s.paused THEN NULL WHEN %(is_same)s THEN s.next_instant ELSE %(next_instant)s END,
+        next_at = CASE WHEN s.paused THEN NULL WHEN %(is_same)s THEN s.next_at ELSE %(next_at)s END
+    WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+        AND s.revision = %(revision)s
+    RETURNING s.revision, s AS schedule
+),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb, progressor.describe_schedule(o), progressor.describe_schedule(c.schedule)
+    FROM changed c
+    JOIN progressor.schedules o ON (o.slot, o.namespace, o.schedule_id)
+        = (%(slot)s, %(namespace)s, %(schedule_id)s)
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT c.revision
+FROM changed c;
 
 -- name: pause_schedule
-UPDATE progressor.schedules s
-SET paused = true, note = %(note)s, revision = s.revision + 1, updated_at = %(now)s,
-    next_instant = NULL, next_at = NULL
-WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
-    AND s.revision = %(revision)s
-RETURNING s.revision;
+WITH changed AS (
+    UPDATE progressor.schedules s
+    SET paused = true, note = %(note)s, revision = s.revision + 1, updated_at = %(now)s,
+        next_instant = NULL, next_at = NULL
+    WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+        AND s.revision = %(revision)s
+    RETURNING s.revision, s AS schedule
+),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb, progressor.describe_schedule(o), progressor.describe_schedule(c.schedule)
+    FROM changed c
+    JOIN progressor.schedules o ON (o.slot, o.namespace, o.schedule_id)
+        = (%(slot)s, %(namespace)s, %(schedule_id)s)
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT c.revision
+FROM changed c;
 
 -- name: resume_schedule
 -- One that is not paused keeps what is due next.
-UPDATE progressor.schedules s
-SET paused = false, note = %(note)s, revision = s.revision + 1, updated_at = %(now)s,
-    next_instant = CASE WHEN s.paused THEN %(next_instant)s ELSE s.next_instant END,
-    next_at = CASE WHEN s.paused THEN %(next_at)s ELSE s.next_at END
-WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
-    AND s.revision = %(revision)s
-RETURNING s.revision;
+WITH changed AS (
+    UPDATE progressor.schedules s
+    SET paused = false, note = %(note)s, revision = s.revision + 1, updated_at = %(now)s,
+        next_instant = CASE WHEN s.paused THEN %(next_instant)s ELSE s.next_instant END,
+        next_at = CASE WHEN s.paused THEN %(next_at)s ELSE s.next_at END
+    WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+        AND s.revision = %(revision)s
+    RETURNING s.revision, s AS schedule
+),
+audited AS (
+    INSERT INTO progressor.audit_entries (entry, before, after)
+    SELECT %(audit)s::jsonb, progressor.describe_schedule(o), progressor.describe_schedule(c.schedule)
+    FROM changed c
+    JOIN progressor.schedules o ON (o.slot, o.namespace, o.schedule_id)
+        = (%(slot)s, %(namespace)s, %(schedule_id)s)
+    WHERE %(audit)s::text IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT c.revision
+FROM changed c;
 
 -- name: read_schedules
 -- One page of schedules, in the order of their ids, without args; or one schedule with its args.

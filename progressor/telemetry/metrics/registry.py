@@ -397,6 +397,18 @@ class Metrics:
         "fate",
     )
     # Files.
+    audit_sealed: Counter = _counter(
+        "progressor_audit_sealed", "{entry}",
+        "Audit entries that this replica has added to the chain.",
+    )
+    audit_left_out: Counter = _counter(
+        "progressor_audit_left_out", "{request}",
+        "Denied or failed requests that have no audit entry, because there were too many.",
+    )
+    audit_unsealed_age: Gauge = _gauge(
+        "progressor_audit_unsealed_age_seconds", "s",
+        "How long the oldest audit entry has waited to be added to the chain.",
+    )
     tls_reloads: Counter = _counter(
         "progressor_tls_reloads", "{reload}",
         "Changes of certificates, keys and tokens. files: server, or the name of the processor "

@@ -17,7 +17,9 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views import bulk
 from progressor.domain.views.filter import ProcessFilter
 from progressor.errors import NamespaceAlreadyExistsError
+from progressor.storage.access.audit import Audit, AuditNotes, entry_of
 from progressor.storage.jobs.bulks import Bulks
+from progressor.storage.postgres import attempt
 from tests.support.storage.store import BROKEN, NO_TIME, Store, a_request, fresh_key, success
 
 HOUR = dt.timedelta(hours=1)
@@ -107,6 +109,29 @@ async def _broken_by_timer(store: Store) -> None:
     await store.settled(await store.start(key), success(timer))
     [due] = [due for promoted in store.reported for due in promoted.due]
     await store.settled(await _claimed(store, due), BROKEN)
+
+
+async def populate_audit(store: Store) -> None:
+    """Make four sealed entries, the third of a request that has failed, and one that is not."""
+    async with store.context.connection() as connection:
+        await connection.execute(
+            "SET session_replication_role = replica; DELETE FROM progressor.audit_entries;"
+            " RESET session_replication_role;"
+            " UPDATE progressor.audit_chain"
+            " SET (anchor_number, anchor_hash, head_number, head_hash) = (0, '', 0, '')"
+        )
+    notes = AuditNotes(store.clock)
+    audit = Audit(store.context, notes)
+    for gate in ("a", "b", "c", "d"):
+        if gate == "c":
+            notes.add(entry_of("SetGate", principal="token:a", object_id=gate), "INTERNAL")
+            await audit.write_notes()
+        else:
+            with attempt.of(entry_of("SetGate", principal="token:a", object_id=gate)):
+                await store.set_gate(gate, 1)
+    assert await audit.seal() == 4
+    with attempt.of(entry_of("SetGate", principal="token:a", object_id="e")):
+        await store.set_gate("e", 1)
 
 
 async def populate_bulks(store: Store) -> None:

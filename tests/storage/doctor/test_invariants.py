@@ -27,12 +27,14 @@ from progressor.storage.doctor.run import BY_INDEX, Check
 from progressor.storage.postgres.migrations import migrate
 from tests.storage.doctor.populations import (
     populate,
+    populate_audit,
     populate_bulks,
     populate_gates,
     populate_jobs,
 )
 from tests.storage.doctor.violations import (
     VIOLATIONS,
+    VIOLATIONS_OF_AUDIT,
     VIOLATIONS_OF_BULKS,
     VIOLATIONS_OF_GATES,
     VIOLATIONS_OF_JOBS,
@@ -89,6 +91,7 @@ POPULATIONS: Mapping[str, tuple[Callable[[Store], Awaitable[None]], Violations]]
     "jobs": (populate_jobs, VIOLATIONS_OF_JOBS),
     "schedules": (populate_schedules, VIOLATIONS_OF_SCHEDULES),
     "bulks": (populate_bulks, VIOLATIONS_OF_BULKS),
+    "audit": (populate_audit, VIOLATIONS_OF_AUDIT),
 }
 
 
@@ -135,7 +138,8 @@ async def test_each_catches_its_violation_and_no_other(
     assert broken.keys() == {violation.invariant} | violation.besides
     offenders = broken[violation.invariant]
     assert all(
-        namespace in {"orders", "nowhere", OPERATIONS} and why for namespace, _, why in offenders
+        namespace in {"", "orders", "nowhere", OPERATIONS} and why
+        for namespace, _, why in offenders
     )
 
 

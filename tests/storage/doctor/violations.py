@@ -585,6 +585,46 @@ VIOLATIONS_OF_SCHEDULES: Violations = {
     ],
 }
 
+
+def tampered(statement: str, other: str = "last_audit_entries_form_a_chain") -> tuple[str, str]:
+    """Return what whoever owns the tables can do to entries, and the other check that finds it."""
+    return f"SET LOCAL session_replication_role = replica; {statement}", other
+
+
+VIOLATIONS_OF_AUDIT: Violations = {
+    "last_audit_entries_form_a_chain": [
+        tampered(
+            "DELETE FROM progressor.audit_entries WHERE number = 1", "audit_entries_form_a_chain"
+        ),
+    ],
+    "audit_entries_form_a_chain": [
+        tampered(
+            'UPDATE progressor.audit_entries SET entry = entry || \'{"principal": "another"}\''
+            " WHERE number = 2"
+        ),
+        tampered("UPDATE progressor.audit_entries SET result = 'OK' WHERE number = 3"),
+        tampered("UPDATE progressor.audit_entries SET written_at = now() WHERE number = 1"),
+        tampered("DELETE FROM progressor.audit_entries WHERE number = 2"),
+        # The tail, while the chain has its head.
+        tampered("DELETE FROM progressor.audit_entries WHERE number = 4"),
+        # One that swaps two of them, and one that adds another at the end.
+        tampered(
+            "UPDATE progressor.audit_entries e SET written_at = o.written_at"
+            " FROM progressor.audit_entries o WHERE (e.number, o.number) IN ((2, 4), (4, 2))"
+        ),
+        tampered(
+            "INSERT INTO progressor.audit_entries (entry, number, hash)"
+            " SELECT jsonb_build_object('request_id', gen_random_uuid()), 5, sha256('')"
+        ),
+        # One that makes a changed entry fit what is before it.
+        tampered(
+            "UPDATE progressor.audit_entries SET result = 'FORGED' WHERE number = 2;"
+            " UPDATE progressor.audit_entries e SET hash = progressor.hash_audit_entry("
+            "(SELECT o.hash FROM progressor.audit_entries o WHERE o.number = 1), e)"
+            " WHERE number = 2"
+        ),
+    ],
+}
 VIOLATIONS_OF_BULKS: Violations = {
     "bulk_operations_have_a_task": [
         (

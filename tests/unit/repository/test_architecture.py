@@ -26,6 +26,7 @@ READERS_OF_THE_CLOCK = {
 BROAD_CATCHERS = {
     "runtime/core/context.py": "the next scan sees the same rows",
     "api/calls/interceptors.py": "turns a bug into INTERNAL",
+    "api/calls/guarded.py": "records that a request has failed, by a bug too, and raises it again",
     "sdk/processor/blocking.py": "hands every error to the coroutine that it times",
     "sdk/processor/processor.py": "turns whatever the user's code raises into a failed step",
     "sdk/processor/requests.py": "ends a step whose result a codec of the user's cannot encode",

@@ -57,6 +57,7 @@ CHECKSUMS = {
     "0042_pre_bulk_snapshots.sql": "06ad2944cfae2d21",
     "0043_pre_bulk_breakings.sql": "e02b962a61966247",
     "0044_pre_access.sql": "177c135801c6c99e",
+    "0045_pre_audit.sql": "a2210b47cbbe9685",
     "0046_pre_quotas.sql": "8d747643836ec41d",
 }
 

@@ -51,7 +51,7 @@ def test_every_function_of_the_release_is_called_with_as_many_arguments_as_its_f
 
     assert len(calls) > 100
     assert calls["find_locked"].statement.count(b"%b") == 4
-    assert calls["delete_schedule"].statement.count(b"%b") == 4
+    assert calls["delete_schedule"].statement.count(b"%b") == 5
 
 
 def test_neither_outputs_nor_comments_are_arguments(

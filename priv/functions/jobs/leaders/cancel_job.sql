@@ -10,6 +10,7 @@ CREATE FUNCTION cancel_job(
     p_namespace  text,
     p_process_id text,
     p_reason     text,
+    p_audit      text,
     OUT verdict   text,
     OUT cancelled jsonb,
     OUT effects   jsonb
@@ -47,6 +48,8 @@ BEGIN
         v_now, p_replica_id, p_starvation_timeout,
         CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status, v_key,
         ARRAY[v_detail]);
+    PERFORM write_audit(p_audit, '{"state": "running"}', jsonb_build_object(
+        'state', CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END));
     cancelled := v_halted.cancelled -> 0 -> 3;
     effects := v_halted.effects;
     effects := merge_json(effects, fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why));

@@ -13,6 +13,7 @@ CREATE FUNCTION retry_job(
     p_process_id text,
     p_deadline   timestamptz,
     p_timeout    double precision,
+    p_audit      text,
     OUT verdict        text,
     OUT node_names     text[],
     OUT failed_leaders jsonb,
@@ -61,6 +62,7 @@ BEGIN
         RETURN;
     END IF;
 
+    PERFORM write_audit(p_audit, '{"state": "failed"}', '{"state": "running"}');
     node_names := ARRAY(
         SELECT n.name
         FROM job_nodes n

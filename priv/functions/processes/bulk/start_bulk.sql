@@ -18,6 +18,7 @@ CREATE FUNCTION start_bulk(
     p_failed_share_max double precision,
     p_failed_window    integer,
     p_follow           boolean,
+    p_audit            text,
     OUT verdict text,
     OUT task_id bigint
 )
@@ -53,6 +54,8 @@ BEGIN
             p_failed_share_max, p_failed_window, p_follow, v_started.admitted_at, v_started.admitted_at,
             pg_current_snapshot()
         );
+        PERFORM write_audit(p_audit, NULL, jsonb_build_object(
+            'kind', p_kind, 'filter', p_filter, 'rate_max', p_rate_max, 'follow', p_follow));
     END IF;
     verdict := v_started.verdict;
     task_id := v_started.task_id;

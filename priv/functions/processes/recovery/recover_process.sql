@@ -10,7 +10,8 @@ CREATE FUNCTION recover_process(
     p_slot       smallint,
     p_namespace  text,
     p_process_id text,
-    p_retries    boolean
+    p_retries    boolean,
+    p_audit      text DEFAULT NULL
 )
 RETURNS TABLE (verdict text, task_id bigint, effects jsonb)
 BY INDEX
@@ -56,6 +57,8 @@ BEGIN
     IF v_broken.task_type IN ('timeout', 'remove') OR (p_retries AND v_broken.task_type <> 'join') THEN
         task_id := v_broken.task_id;
         effects := run_broken_again(v_now, p_replica_id, p_starvation_timeout, v_process);
+        PERFORM write_audit(
+            p_audit, '{"status": "error"}', jsonb_build_object('status', 'error', 'task_id', task_id));
         RETURN NEXT;
         RETURN;
     END IF;
@@ -65,6 +68,7 @@ BEGIN
         corrupted_by = NULL, broken_at = NULL, failure_id = NULL, failure_reason = NULL
     WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
     PERFORM count_changes(ARRAY[(p_namespace, 'error', 'running')::status_change]);
+    PERFORM write_audit(p_audit, '{"status": "error"}', '{"status": "running"}');
     PERFORM forget_memos(ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     PERFORM release_held(
         p_replica_id, ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);

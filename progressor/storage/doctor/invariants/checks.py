@@ -113,7 +113,7 @@ class Invariant:
 
 
 def _invariants() -> Iterator[Invariant]:
-    for subject in ("processes", "gates", "jobs", "schedules", "bulks"):
+    for subject in ("processes", "gates", "jobs", "schedules", "bulks", "audit"):
         for name, query in statements.load(f"doctor/invariants/{subject}").items():
             facts = dict(_FACT.findall(query))
             yield Invariant(
