@@ -326,7 +326,8 @@ def _failed_again(asked: Iterable[Asked]) -> Iterator[Asked]:
     The task was run again, or its failure was not saved: it may have broken the process once more.
     """
     runs: dict[tuple[str, int], itertools.count[int]] = collections.defaultdict(itertools.count)
-    for entry in asked:
+    # Each processor has a journal of its own.
+    for entry in sorted(asked, key=lambda each: each.at):
         if entry.deed is Deed.FAIL and entry.task_type not in {"timeout", "repair"}:
             run = next(runs[entry.process_id, entry.task_id])
             if run:
