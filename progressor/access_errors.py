@@ -6,13 +6,13 @@ from progressor.errors import NotFoundError, RequestError, StateError
 class UnauthenticatedError(RequestError):
     """The request has no valid credentials.
 
-    ``told`` is for the log of the engine alone: the sender may be anybody.
+    ``why`` is only for the engine's log: an unknown sender must not learn the reason.
     """
 
     reason = "UNAUTHENTICATED"
 
-    def __init__(self, told: str = "") -> None:
-        self.told = told
+    def __init__(self, why: str = "") -> None:
+        self.why = why
         super().__init__("the request has no valid credentials")
 
 
@@ -31,7 +31,7 @@ class PermissionDeniedError(RequestError):
 
 
 class BindingNotFoundError(NotFoundError):
-    """No binding of these three."""
+    """No binding has this principal, role and namespace."""
 
     reason = "BINDING_NOT_FOUND"
 
@@ -41,7 +41,7 @@ class BindingNotFoundError(NotFoundError):
 
 
 class TokenNotFoundError(NotFoundError):
-    """No API token of this id."""
+    """No API token has this id."""
 
     reason = "TOKEN_NOT_FOUND"
 
@@ -51,20 +51,23 @@ class TokenNotFoundError(NotFoundError):
 
 
 class TooManyBindingsError(StateError):
-    """As many bindings exist as may."""
+    """The maximum number of bindings exists."""
 
     reason = "TOO_MANY_BINDINGS"
 
     def __init__(self, count_max: int) -> None:
         self.count_max = count_max
-        super().__init__(f"there are {count_max} bindings already; remove some first")
+        super().__init__(f"there are already {count_max} bindings, the maximum; remove some first")
 
 
 class TooManyTokensError(StateError):
-    """As many API tokens exist as may."""
+    """The maximum number of API tokens exists."""
 
     reason = "TOO_MANY_TOKENS"
 
     def __init__(self, count_max: int) -> None:
         self.count_max = count_max
-        super().__init__(f"there are {count_max} tokens already; those that ended go after 90 days")
+        super().__init__(
+            f"there are already {count_max} tokens, the maximum; expired and revoked tokens are "
+            "deleted after 90 days"
+        )

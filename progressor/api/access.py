@@ -1,4 +1,4 @@
-"""AccessService: who the caller is, and who may do what."""
+"""AccessService: the identity of the caller, bindings and API tokens."""
 
 import dataclasses
 import datetime as dt
@@ -75,7 +75,7 @@ BINDING = Shape(
     created_at=UNSENT,
     created_by=UNSENT,
 )
-"""As a request has it."""
+"""A binding as a request sends it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class TokenKey:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Whether a principal may send a request; no principal: whether the caller may."""
+    """Whether a principal, by default the caller, may send a request."""
 
     principal: Annotated[str, if_given(check_id)]
     groups: tuple[str, ...]
@@ -155,7 +155,7 @@ head_to_wire = Shape(AuditHead, pb.GetAuditHeadResponse).message
 
 
 class AccessServicer(Servicer):
-    """What operators do with bindings and tokens, and what callers ask about themselves."""
+    """Manages bindings and tokens, and answers questions about the caller's access."""
 
     service = pb.DESCRIPTOR.services_by_name["AccessService"]
 

@@ -1,4 +1,4 @@
-"""Access control of an engine: its guard, and the issuers of identity tokens that it knows."""
+"""Access control of an engine: its guard, and the configured issuers of identity tokens."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from progressor.telemetry.metrics.registry import Metrics
 
 
 class AccessControl:
-    """The guard of an engine, None without access control; ``fetchers`` run while it does."""
+    """The guard of an engine, None without access control; ``fetchers`` run with the engine."""
 
     def __init__(
         self, config: Config, access: Callable[[], Access], *, clock: Clock, metrics: Metrics
@@ -27,12 +27,12 @@ class AccessControl:
     def _callers(self, issuers: Mapping[str, Issuer], clock: Clock, metrics: Metrics) -> Callers:
         if not issuers:
             return Callers(clock)
-        # Takes 100 ms to import, which an engine without issuers does not need.
+        # Importing these takes 100 ms, which an engine without issuers need not spend.
         from progressor.api.guard.identity_tokens import IdentityTokens, KnownIssuer  # noqa: PLC0415  # as above
         from progressor.api.guard.issuer_keys import IssuerKeys  # noqa: PLC0415  # as above
 
         def counted(name: str) -> Callable[[str], None]:
-            # For an alert, a series that appears with one has not grown.
+            # The series must exist with 0 first: an alert does not see its first value as growth.
             metrics.key_fetches.add(0, (name, "failed"))
             return lambda result: metrics.key_fetches.add(1, (name, result))
 

@@ -82,18 +82,18 @@ class Config:
 
     @property
     def open_addresses(self) -> tuple[str, ...]:
-        """The addresses that other machines may reach, if nobody there needs credentials."""
+        """The addresses that other machines can reach without credentials."""
         if self.access.enabled:
             return ()
         return tuple(it for it in self.server.bind if not stays_on_machine(it))
 
     def check_exposure(self) -> None:
-        """Raise ConfigError if an address is open to other machines and nobody asked for that."""
+        """Raise ConfigError if an address is open to other machines without server.insecure."""
         if self.open_addresses and not self.server.insecure:
             raise errors.ConfigError(
                 "server.bind",
-                f"{self.open_addresses[0]!r} would let everybody who reaches it do everything: set "
-                "access.enabled to check who sends each request, or accept that with --insecure "
+                f"{self.open_addresses[0]!r} would let anyone who can reach it do anything: enable "
+                "access control (access.enabled = true), or accept the risk with --insecure "
                 "(server.insecure = true)",
             )
 

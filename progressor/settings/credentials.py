@@ -1,4 +1,4 @@
-"""What proves the engine's identity to processors, as tables ``[processor_credentials.NAME]``."""
+"""The engine's credentials for processors: tables ``[processor_credentials.NAME]``."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from progressor.settings.decoding import Given, decode, given_table, setting
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorCredentials:
-    """Files on the machine of the replica; the database has only the name of the table."""
+    """Files on the replica's machine; the database stores only the name of the table."""
 
     tls: bool = setting(
         True,  # noqa: FBT003 - the default of a key
         "use TLS; false: send only the token, to targets on this machine",
     )
     ca: Path | None = setting(
-        None, "PEM file of the authorities that certify processors; empty: those of the system"
+        None, "PEM file of the authorities that certify processors; empty: the system's"
     )
     certificate: Path | None = setting(
-        None, "PEM file of the engine's certificate, with its chain; empty: it shows none"
+        None, "PEM file of the engine's certificate, with its chain; empty: none is presented"
     )
     key: Path | None = setting(None, "PEM file of the certificate's private key")
     server_name: str = setting(
-        "", "the name in the processor's certificate; empty: the host of the target"
+        "", "the name to expect in the processor's certificate; empty: the host of the target"
     )
     token_file: Path | None = setting(
-        None, "file with a bearer token for every call and stream; empty: none is sent"
+        None, "file with a bearer token to send with every call and stream; empty: none is sent"
     )
 
 

@@ -1,4 +1,4 @@
-"""Who may say who a user is, by OpenID Connect: tables ``[access.issuers.NAME]``."""
+"""The trusted OpenID Connect issuers: tables ``[access.issuers.NAME]``."""
 
 import dataclasses
 import datetime as dt
@@ -18,28 +18,30 @@ ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
     "Ed25519",
 )  # fmt: skip
-"""All by a private key of the issuer: who can check what a shared secret signed can sign too."""
+"""Only asymmetric ones: anyone who can verify a shared-secret signature can also forge one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Issuer:
-    """An issuer of identity tokens, and which of them count."""
+    """An issuer of identity tokens, and which of its tokens are accepted."""
 
     issuer: str = setting("", "the issuer, exactly as its tokens name it (iss); required")
     audiences: Annotated[tuple[str, ...], Meta(min_length=1, max_length=32)] = setting(
-        (), "whom tokens must be for (aud), one of these; required"
+        (), "accepted audiences: a token must have one of them (aud); required"
     )
     algorithms: Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)] = setting(
-        (), f"how tokens may be signed: some of {', '.join(ALGORITHMS)}; required"
+        (), f"accepted signature algorithms: some of {', '.join(ALGORITHMS)}; required"
     )
     jwks_url: str = setting(
-        "", "where the keys of the issuer are; empty: as its discovery document says"
+        "", "URL of the issuer's keys; empty: taken from its discovery document"
     )
     ca: Path | None = setting(
-        None, "PEM file of the authorities that certify its servers; empty: those of the system"
+        None, "PEM file of the authorities that certify its servers; empty: the system's"
     )
     principal_claim: str = setting("sub", "the claim that names the principal")
-    groups_claim: str = setting("", "the claim that names its groups; empty: it has none")
+    groups_claim: str = setting(
+        "", "the claim that lists the groups of the principal; empty: no groups"
+    )
     clock_skew: Annotated[dt.timedelta, Meta(ge=0, le=300)] = setting(
         dt.timedelta(seconds=30), "how far the clocks of issuer and engine may differ"
     )

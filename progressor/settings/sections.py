@@ -102,8 +102,7 @@ class Server:
     )
     insecure: bool = setting(
         default=False,
-        meaning="listen at addresses that other machines can reach also while access.enabled is "
-        "false",
+        meaning="listen at addresses that other machines can reach even if access.enabled is false",
     )
     workers: Annotated[int, Meta(ge=0, le=256)] = setting(
         1,
@@ -114,7 +113,7 @@ class Server:
         dt.timedelta(seconds=20), "time for running steps to settle when the engine stops"
     )
     tls_certificate: Path | None = setting(
-        None, "PEM file of the certificate chain; empty: no TLS, as always with unix sockets"
+        None, "PEM file of the certificate chain; empty: no TLS; unix sockets never use it"
     )
     tls_key: Path | None = setting(None, "PEM file of the certificate's private key")
     tls_client_ca: Path | None = setting(
@@ -126,7 +125,7 @@ class Server:
     )
     connection_age_max: Annotated[dt.timedelta, Meta(ge=0, le=7 * 86_400)] | None = setting(
         None,
-        "time after which a client must connect again, and so show a certificate that is still "
+        "time after which a client must reconnect, and so present a certificate that is still "
         "valid; 0: never, else at least 10; empty: 3600 with server.tls_client_ca, else never",
     )
     message_bytes_max: Annotated[int, Meta(ge=16 * _MIB + 1, le=1024 * _MIB)] = setting(
@@ -181,11 +180,11 @@ class Server:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who may do what."""
+    """Access control."""
 
     enabled: bool = setting(
         default=False,
-        meaning="check who sends each request, and what its bindings allow; off: all may do all",
+        meaning="check the credentials and rights of every request; false: anyone may do anything",
     )
 
 
@@ -303,7 +302,7 @@ class Telemetry:
     )
     metrics_tls: bool = setting(
         False,  # noqa: FBT003 - the default of a key
-        "serve /metrics over HTTPS, with the certificate of the server; clients need none",
+        "serve /metrics over HTTPS with the server's certificate; clients need no certificate",
     )
     metrics_interval: Annotated[dt.timedelta, Meta(ge=0.1, le=3600)] = setting(
         dt.timedelta(seconds=15), "time between two pushes of all metrics by OTLP"

@@ -90,7 +90,7 @@ class AccessServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def WhoAmI(self, request, context):
-        """Returns the principal of the caller, and its bindings.
+        """Returns the principal of the caller and its bindings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ class AccessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AddBinding(self, request, context):
-        """Adds a binding. One that exists stays as it is.
+        """Adds a binding. If it exists already, nothing changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,8 +125,8 @@ class AccessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateToken(self, request, context):
-        """Creates an API token, and returns it: the only time that it is shown. Its principal is token:NAME;
-        several tokens may have one name, so that a new one can replace an old one.
+        """Creates an API token and returns it, which is the only time that it is shown. Its principal is token:NAME.
+        Several tokens may have the same name, so that a new one can replace an old one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,8 +140,8 @@ class AccessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
-        """Returns API tokens in the order of their ids, page by page; those that ended more than 90 days ago are
-        deleted.
+        """Returns API tokens in the order of their ids, page by page. Tokens are deleted 90 days after they expire or
+        are revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,5 +1,5 @@
-"""Access control of requests: who sends one, what it needs, and what its answer shows.
+"""Access control of requests: identifies the caller, checks its rights, hides payloads.
 
-``rules`` is the one table of what each RPC needs. Imported by ``calls`` and ``access``. Start with
-``guard``.
+``rules`` is the table of the right that each RPC needs. Imported by ``calls`` and ``access``.
+Start with ``guard``.
 """

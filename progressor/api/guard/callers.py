@@ -1,7 +1,7 @@
-"""Who sends a request: its credentials, and the principal that they prove.
+"""Identifies the caller of a request: its credentials, and the principal that they prove.
 
-A bearer token, if there is one, else the client certificate. A token that came in plaintext over a
-network may have been read by others, and is refused.
+A bearer token takes precedence over a client certificate. A token sent in plaintext over a network
+may have been read by others, and is refused.
 """
 
 import dataclasses
@@ -26,19 +26,19 @@ _LOCAL_PEERS = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
 
 
 class UnknownKeyError(access_errors.UnauthenticatedError):
-    """The key of an identity token is not known; it may be once ``keys`` are fetched again."""
+    """The key of an identity token is unknown; fetching ``keys`` again may find it."""
 
-    def __init__(self, told: str, keys: "IssuerKeys") -> None:
+    def __init__(self, why: str, keys: "IssuerKeys") -> None:
         self.keys = keys
-        super().__init__(told)
+        super().__init__(why)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a connection and its metadata say; a session is opened with them once.
+    """The credentials of a call, or of a session, which sends them only when it opens.
 
     ``certificate_names``: the SPIFFE id of a verified client certificate, else its subject
-    alternative names. ``tokens_allowed``: whether nobody else can have read a token on its way.
+    alternative names. ``tokens_allowed``: whether the connection protects a token from being read.
     """
 
     token: str | None = dataclasses.field(repr=False)
@@ -48,7 +48,7 @@ class Credentials:
 
 
 def credentials_of(context: Any) -> Credentials:  # noqa: ANN401  # of gRPC
-    """Return the credentials of a call, as gRPC has its context."""
+    """Return the credentials of a call from its gRPC context."""
     certificate: Mapping[str, Iterable[bytes]] = context.auth_context()
     peer = context.peer()
     return Credentials(
@@ -60,21 +60,21 @@ def credentials_of(context: Any) -> Credentials:  # noqa: ANN401  # of gRPC
 
 
 class Callers:
-    """Finds the principal of credentials."""
+    """Maps credentials to principals."""
 
     def __init__(self, clock: Clock, identity_tokens: "IdentityTokens | None" = None) -> None:
         self._clock, self._identity_tokens = clock, identity_tokens
 
     def principal_of(self, credentials: Credentials, access: Access) -> Principal:
-        """Return who proved to be who.
+        """Return the principal that the credentials prove.
 
         Raises:
-            UnknownKeyError: Nobody did with the keys of issuers that are known.
-            UnauthenticatedError: Nobody did; it says why, for the log.
+            UnknownKeyError: The token is signed with a key that has not been fetched.
+            UnauthenticatedError: The credentials are not valid; it carries the reason for the log.
         """
         if credentials.token is not None:
             if not credentials.tokens_allowed:
-                _refuse("a token in plaintext, not from this machine")
+                _refuse("a token in plaintext, from another machine")
             if self._identity_tokens is None or credentials.token.startswith(tokens.PREFIX):
                 return self._of_api_token(credentials.token, access)
             return self._identity_tokens.principal_of(credentials.token)
@@ -86,7 +86,7 @@ class Callers:
     def _of_api_token(self, token: str, access: Access) -> Principal:
         parts = tokens.split(token)
         if parts is None:
-            _refuse("a bearer token that is no API token")
+            _refuse("a bearer token that is not an API token")
         token_id, secret = parts
         known = access.tokens.get(token_id)
         if known is None:
@@ -104,7 +104,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """Return the token of a call; two of them are one that is valid for nobody."""
+    """Return the token of a call; "", which is never valid, for several or a malformed one."""
     found = [value for key, value in metadata if key == _HEADER]
     if not found:
         return None
@@ -117,11 +117,11 @@ def _names(certificate: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
     """Return the names of a client certificate, which gRPC has verified."""
     identities = tuple(certificate.get(_SPIFFE, ()))
     if len(identities) > 1:
-        # Not a SPIFFE certificate: those have one.
+        # Not a SPIFFE certificate: those have exactly one id.
         return ()
     found = identities or certificate.get("x509_subject_alternative_name", ())
     names = (it.decode(errors="replace") for it in found if len(it) <= _NAME_BYTES_MAX)
-    # A name of another kind must not pass for a SPIFFE id.
+    # Only a URI name can be a SPIFFE id; no other kind of name may look like one.
     return tuple(
         it
         for it in names

@@ -1,6 +1,6 @@
 """Decides whether a request may be served, and what its answer shows.
 
-Without access control everybody may do everything, and nothing here is called.
+Without access control every caller may do everything, and the guard is not used.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from progressor.wire.fields import shown
 
 _log = logging.getLogger(__name__)
 
-_NOT_LOADED = "access control has not been read yet"
+_NOT_LOADED = "access control has not been loaded yet"
 
 NO_PRINCIPAL = Principal(name="")
 UNRESTRICTED = Permissions(
@@ -38,22 +38,22 @@ UNRESTRICTED = Permissions(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request, and what it may do."""
+    """The principal that sends a request, and its permissions."""
 
     principal: Principal
     permissions: Permissions
 
     def may(self, right: Right, place: str) -> bool:
-        """Return whether a right is given in a namespace; "" or `EVERYTHING`: in all of them."""
+        """Return whether the caller has a right in a namespace; "" or `EVERYTHING`: in all."""
         return self.permissions.allow(right, place or EVERYTHING)
 
     def require(self, rpc: str, right: Right, place: str) -> None:
-        """Raise PermissionDeniedError, and log it, unless the caller `may`."""
+        """Log and raise PermissionDeniedError unless the caller has the right."""
         if self.may(right, place):
             return
         place = place or EVERYTHING
         if place != EVERYTHING and not is_namespace_name(place):
-            # It has not been checked yet, and may be as long as a message.
+            # It has not been validated yet, and may be as long as a message allows.
             place = shown(place)
         name = self.principal.name
         facts = {"method": rpc, "principal": name, "right": right.value, "namespace": place}
@@ -69,14 +69,14 @@ class Guard:
     """Checks the requests of an engine with access control."""
 
     def __init__(self, access: Callable[[], Access], callers: Callers) -> None:
-        """Build a guard; ``access`` raises `errors.StorageUnavailableError` while there is none."""
+        """Build a guard; ``access`` raises `errors.StorageUnavailableError` until it is loaded."""
         self._access, self._callers = access, callers
 
     async def authenticated(self, rpc: str, credentials: Credentials) -> Caller:
-        """Return who sends a request.
+        """Return the caller of a request; may wait for an issuer's keys.
 
         Raises:
-            UnauthenticatedError: Its credentials are not valid; the log says why.
+            UnauthenticatedError: The credentials are not valid; the log says why.
         """
         try:
             return self._caller(credentials)
@@ -89,7 +89,7 @@ class Guard:
         return self.authenticated_now(rpc, credentials)
 
     def authenticated_now(self, rpc: str, credentials: Credentials) -> Caller:
-        """Return who has opened a stream, as `authenticated`, by what is known at once."""
+        """Return the caller, as `authenticated` does, but without waiting for keys."""
         try:
             return self._caller(credentials)
         except access_errors.UnauthenticatedError as error:
@@ -104,7 +104,7 @@ class Guard:
         return Caller(principal, access.rules.permissions_of(principal))
 
     def check(self, rpc: str, request: Any, caller: Caller) -> None:  # noqa: ANN401  # of the RPC
-        """Raise PermissionDeniedError unless a caller may send a request."""
+        """Raise PermissionDeniedError unless the caller may send the request."""
         right, places = RULES[rpc].right, tuple(RULES[rpc].places(request))
         if right is None:
             return
@@ -115,7 +115,7 @@ class Guard:
 
     def show(self, rpc: str, request: Any, answer: Message, caller: Caller) -> None:  # noqa: ANN401  # of the RPC
         """Empty the payloads of an answer that its caller may not see."""
-        # Who may call may have the answers to its calls.
+        # A caller may see the answers to its calls.
         if RULES[rpc].right is Right.CALL:
             return
         if caller.permissions.allow(Right.READ_PAYLOADS, EVERYTHING):
@@ -130,5 +130,5 @@ class Guard:
 def _log_refusal(
     rpc: str, credentials: Credentials, error: access_errors.UnauthenticatedError
 ) -> None:
-    facts = {"method": rpc, "peer": credentials.peer, "why": error.told}
+    facts = {"method": rpc, "peer": credentials.peer, "why": error.why}
     _log.warning("request without valid credentials", extra=facts)

@@ -1,7 +1,7 @@
-"""Tokens of OpenID Connect: signed JWTs of configured issuers, and the principals that they name.
+"""OpenID Connect tokens: signed JWTs of configured issuers, and the principals that they name.
 
-Each check says by an error of its own what is wrong, for the log of the engine alone. What a token
-proved is remembered by its hash, so that it costs no signature per request.
+Each check that fails has its own message, which only the engine's log shows. The result for a valid
+token is cached by its hash, so that its signature is not verified again for each request.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ GROUPS_MAX = 512
 _REMEMBERED_MAX = 10_000
 
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
-"""A logout token and others that an issuer signs with the same key are of other types."""
+"""Issuers sign other tokens with the same key, such as logout tokens; their types differ."""
 
 _NOT_SUPPORTED = ("crit", "b64", "zip")
 
@@ -43,7 +43,7 @@ _SIZES = _Registry()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KnownIssuer:
-    """An issuer by the name of its table, and its keys."""
+    """A configured issuer, the name of its table, and its keys."""
 
     name: str
     settings: Issuer
@@ -52,7 +52,7 @@ class KnownIssuer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Checked:
-    """What a token proved: until when, and by which key."""
+    """The result of checking a valid token."""
 
     principal: Principal
     expires_at: float
@@ -62,7 +62,7 @@ class _Checked:
 
 
 class IdentityTokens:
-    """Checks tokens of some issuers."""
+    """Checks the tokens of the configured issuers."""
 
     def __init__(self, issuers: Sequence[KnownIssuer], clock: Clock) -> None:
         self._issuers = {it.settings.issuer: it for it in issuers}
@@ -70,11 +70,11 @@ class IdentityTokens:
         self._remembered: dict[bytes, _Checked] = {}
 
     def principal_of(self, token: str) -> Principal:
-        """Return whom a token names.
+        """Return the principal that a token names.
 
         Raises:
-            UnknownKeyError: Its key is not known.
-            UnauthenticatedError: It is not valid; it says why, for the log.
+            UnknownKeyError: The token is signed with a key that has not been fetched.
+            UnauthenticatedError: The token is not valid; it carries the reason for the log.
         """
         if len(token) > TOKEN_BYTES_MAX:
             _refuse(f"an identity token of {len(token)} bytes")
@@ -146,7 +146,7 @@ def _kid_of(header: Mapping[str, Any], issuer: KnownIssuer) -> str:
 
 def _check_signature(signed: CompactSignature, key: Key, issuer: KnownIssuer) -> None:
     what = f"an identity token of {issuer.name}"
-    # Not by what joserfc calls a registry: it warns of EdDSA at each signature.
+    # Bypasses joserfc's own registry, which warns about EdDSA at each signature.
     algorithm = JWSRegistry.algorithms[signed.headers()["alg"]]
     parts = signed.segments
     try:
@@ -162,7 +162,7 @@ def _check_signature(signed: CompactSignature, key: Key, issuer: KnownIssuer) ->
 
 
 def _check_claims(claims: Mapping[str, Any], issuer: KnownIssuer, now: float) -> float:
-    """Check when, and for whom, a token is valid; return when it expires."""
+    """Check the audience and the validity period of a token; return when it expires."""
     what = f"an identity token of {issuer.name}"
     skew = issuer.settings.clock_skew.total_seconds()
     audiences = claims.get("aud")
@@ -187,7 +187,7 @@ def _instant(claims: Mapping[str, Any], name: str, what: str) -> float | None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
-        _refuse(f"{what} whose {name} is no instant")
+        _refuse(f"{what} whose {name} is not a number")
     return float(value)
 
 
@@ -195,12 +195,12 @@ def _principal_of(claims: Mapping[str, Any], issuer: KnownIssuer) -> Principal:
     settings = issuer.settings
     name = f"user:{issuer.name}/{claims.get(settings.principal_claim)}"
     if not _is_name(claims.get(settings.principal_claim), name):
-        _refuse(f"an identity token of {issuer.name} whose {settings.principal_claim} is no name")
+        _refuse(f"an identity token of {issuer.name} with an invalid {settings.principal_claim}")
     found = claims.get(settings.groups_claim, []) if settings.groups_claim else []
     listed = found if isinstance(found, list) else [found]
     if len(listed) > GROUPS_MAX:
         _refuse(f"an identity token of {name} with {len(listed)} groups, more than {GROUPS_MAX}")
-    # No binding can name the others.
+    # Groups with other names are dropped: no binding can name them.
     groups = (full for it in listed if _is_name(it, full := f"group:{issuer.name}/{it}"))
     return Principal(name=name, groups=tuple(dict.fromkeys(groups)))
 

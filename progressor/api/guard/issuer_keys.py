@@ -1,6 +1,6 @@
 """The keys of an issuer: fetched in the background, at a bounded rate; the last good ones are kept.
 
-A request that needs a key that is not known asks for a fetch, and waits a little for it.
+A request whose token names an unknown key triggers a fetch, and waits briefly for it.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 class Pace:
     """How often keys are fetched, in seconds.
 
-    ``age``: after a fetch that succeeded; ``retry``: after one that failed; ``gap``: between two
-    if a key was asked for that is not known; ``hold``: how long a request waits for one.
+    ``age``: the interval after a successful fetch; ``retry``: after a failed one; ``gap``: the
+    minimum when unknown keys trigger fetches; ``hold``: how long a request waits for a fetch.
     """
 
     age: float = 600.0
@@ -51,7 +51,7 @@ class IssuerKeys:
         counted: Callable[[str], None] = lambda _: None,
         pace: Pace = Pace(),
     ) -> None:
-        """Make keys that are fetched by `run`; ``counted`` is told how each fetch ended."""
+        """Create an empty set of keys, for `run` to fetch; ``counted`` gets each fetch's result."""
         self._name, self._issuer, self._counted, self._pace = name, issuer, counted, pace
         self._keys: Mapping[str, Key] = {}
         self._document: object = None
@@ -61,11 +61,11 @@ class IssuerKeys:
         self._began_at = float("-inf")
 
     def get(self, kid: str) -> Key | None:
-        """Return a key; the same object for as long as it is published unchanged."""
+        """Return a key; the same object while the issuer publishes the same keys."""
         return self._keys.get(kid)
 
     async def ask(self) -> None:
-        """Ask for a fetch, and wait for it for a short time if it can begin now."""
+        """Request a fetch, and wait briefly for it if it can begin now."""
         self._wanted.set()
         loop = asyncio.get_running_loop()
         if self._fetched is None:
@@ -75,7 +75,7 @@ class IssuerKeys:
         await asyncio.wait({self._fetched}, timeout=self._pace.hold)
 
     async def run(self) -> None:
-        """Fetch again and again; ends only by cancellation."""
+        """Fetch periodically and on request, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             self._wanted.clear()
@@ -127,12 +127,12 @@ def _keys_of(document: Mapping[str, Any]) -> Mapping[str, Key]:
     """Return the keys of a JWKS that can verify signatures; others are left out (RFC 7517, 5).
 
     Raises:
-        HttpsError: It is none, or none of its keys can be used.
+        HttpsError: The document is not a JWKS, or has no usable key.
     """
     found: dict[str, Key] = {}
     listed = document.get("keys")
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
-        raise HttpsError(f"the keys are not a list of at most {KEYS_MAX}")
+        raise HttpsError(f"keys must be a list of at most {KEYS_MAX} keys")
     for each in listed:
         key = _key_of(each)
         if key is None:

@@ -1,6 +1,6 @@
-"""Empties the payloads of an answer that its reader has no right to see.
+"""Clears the payloads of an answer that the caller has no right to see.
 
-What is a payload follows from the message: every field of bytes.
+Every bytes field of a message is a payload.
 """
 
 import functools
@@ -18,7 +18,7 @@ def hide(message: Message, namespace: str, allowed: Allowed) -> None:
 
     Args:
         message: Changed in place.
-        namespace: Of the request; messages that name another one are judged by theirs.
+        namespace: That of the request; a nested message may name another one.
         allowed: Whether payloads of a namespace may be shown.
     """
     plan = _plan(message.DESCRIPTOR)
@@ -34,7 +34,7 @@ def hide(message: Message, namespace: str, allowed: Allowed) -> None:
 
 
 class _Plan(NamedTuple):
-    """The fields of a message that are payloads, and those in which there may be some."""
+    """The fields of a message that are payloads, and those that may contain payloads."""
 
     payloads: tuple[str, ...]
     nested: tuple[str, ...]
@@ -50,7 +50,7 @@ def _inside(message: Message, plan: _Plan) -> Iterator[Message]:
 
 @functools.cache
 def _plan(message_type: Descriptor) -> _Plan | None:
-    """Return what to look at in a message; None: there is nothing to hide."""
+    """Return the fields to examine in a message; None: it cannot contain a payload."""
     fields = message_type.fields
     payloads = [it.name for it in fields if it.type == FieldDescriptor.TYPE_BYTES]
     inner = [it for it in fields if it.message_type and _may_hide(it.message_type)]
@@ -66,6 +66,6 @@ def _plan(message_type: Descriptor) -> _Plan | None:
 
 
 def _may_hide(message_type: Descriptor) -> bool:
-    """Return whether there is a payload inside; no message of ours contains its own kind."""
+    """Return whether it can contain a payload; none of our messages is recursive."""
     is_ours = message_type.file.package == "progressor.v1"
     return is_ours and not message_type.GetOptions().map_entry and _plan(message_type) is not None

@@ -1,4 +1,4 @@
-"""What each RPC needs: a right, and where. Checks, tests and the reference page follow from it."""
+"""The right that each RPC needs, and where. The documentation is generated from this table."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -12,10 +12,10 @@ _Places = Callable[[Any], Iterable[str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """A right and the namespaces of a request in which its sender must have it.
+    """A right, and the namespaces of a request in which the caller must have it.
 
-    No right: valid credentials suffice. An empty namespace: all of them. No namespaces: the right
-    must be given in any of them, and the method shows, or does, only what is allowed.
+    Without a right, valid credentials suffice. An empty namespace means all namespaces. Without
+    namespaces, the right in any namespace suffices, and the method covers only what is allowed.
     """
 
     right: Right | None
@@ -41,7 +41,7 @@ def _named(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
 
 def _described(request: Any) -> Iterable[str]:  # noqa: ANN401  # of two
     yield request.namespace.name
-    # Who may set these could have the token of any of them sent to a machine of its own.
+    # Otherwise a caller could have any of these tokens sent to its own machine.
     if request.namespace.processor_credentials or (
         "processor_credentials" in request.update_mask.paths
         if request.DESCRIPTOR.name == "UpdateNamespaceRequest"
@@ -59,7 +59,7 @@ def _filtered_or_any(request: Any) -> Iterable[str]:  # noqa: ANN401  # of one
 
 
 def _with_nodes(request: Any) -> Iterable[str]:  # noqa: ANN401  # of a job
-    # The nodes of a job are processes of the namespaces that they name.
+    # The nodes of a job start processes in the namespaces that they name.
     yield request.namespace
     yield from (node.namespace for node in request.nodes if node.namespace)
 

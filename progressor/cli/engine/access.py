@@ -1,4 +1,4 @@
-"""Commands about access: who may do what, and API tokens."""
+"""Commands for access control: bindings and API tokens."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ In = Annotated[
     str,
     Parameter(
         name="--in",
-        help="Namespaces: a name, the beginning of one followed by *, or * alone.",
+        help="Namespaces: a name, a prefix followed by *, or * alone.",
     ),
 ]
 
@@ -67,8 +67,8 @@ def init(
 ) -> None:
     """Create the first administrator: a token with the role admin in all namespaces.
 
-    Writes to the database directly, and may be repeated, for example if all tokens are lost. The
-    token is printed once; the engine keeps only a hash of it.
+    Writes to the database directly, and can be repeated, for example if all tokens are lost. The
+    token is printed only once; the engine keeps only a hash of it.
     """
     database = settings.load().database
     dsn = database.dsn or running_conninfo(database.data_directory)
@@ -77,13 +77,11 @@ def init(
 
 
 async def whoami(*, options: EngineOptions = EngineOptions()) -> None:
-    """Print who the engine takes you for, and what you may do."""
+    """Print your principal and your bindings, as the engine sees them."""
     async with client_of(options) as client:
         found = await client.access.who_am_i()
     if not found.is_access_controlled:
-        words: list[RenderableType] = [
-            "This engine has no access control: everybody may do everything."
-        ]
+        words: list[RenderableType] = ["This engine has no access control: anyone may do anything."]
     else:
         groups = ", ".join(map(one_line, found.groups))
         words = [
@@ -101,18 +99,16 @@ async def why(
     /,
     *,
     namespace: Annotated[
-        str, Parameter(alias="-n", help="Where; in all namespaces if not given.")
+        str, Parameter(alias="-n", help="The namespace; default: all namespaces.")
     ] = "",
-    principal: Annotated[str, option("Who would send it; you if not given.")] = "",
-    group: Annotated[
-        tuple[str, ...], option("A further name of the principal; may be repeated.")
-    ] = (),
+    principal: Annotated[str, option("The principal; default: you.")] = "",
+    group: Annotated[tuple[str, ...], option("A group of the principal; may be repeated.")] = (),
     options: EngineOptions = EngineOptions(),
 ) -> ExitCode:
     """Say whether a request would be served, and which binding allows it; exit code 1 if not.
 
-    RPC is its name, as in Start. A principal is token:NAME, cert:NAME or user:ISSUER/NAME; a group
-    of users is group:ISSUER/NAME.
+    RPC is the name of a method, such as Start. A principal is token:NAME, cert:NAME or
+    user:ISSUER/NAME; a group is group:ISSUER/NAME.
     """
     async with client_of(options) as client:
         found = await client.access.check(
@@ -135,10 +131,10 @@ async def why(
 async def grant(
     principal: str, role: RoleName, /, *, namespaces: In, options: EngineOptions = EngineOptions()
 ) -> None:
-    """Give a role to a principal; to give it again changes nothing.
+    """Give a role to a principal; repeating it changes nothing.
 
-    A principal is token:NAME, cert:NAME, user:ISSUER/NAME or group:ISSUER/NAME, or the beginning of
-    one followed by * (in quotes).
+    A principal is token:NAME, cert:NAME, user:ISSUER/NAME or group:ISSUER/NAME, or a prefix
+    followed by * (in quotes).
     """
     async with client_of(options) as client:
         added = await client.access.add_binding(principal, Role(role), namespaces)
@@ -152,7 +148,7 @@ async def grant(
 async def revoke(
     principal: str, role: RoleName, /, *, namespaces: In, options: EngineOptions = EngineOptions()
 ) -> None:
-    """Take a role back, named exactly as it was given."""
+    """Revoke a role; principal and namespaces must be exactly as granted."""
     async with client_of(options) as client:
         await client.access.remove_binding(principal, Role(role), namespaces)
     document = {"principal": principal, "role": role, "namespace": namespaces}
@@ -160,7 +156,7 @@ async def revoke(
 
 
 async def list_bindings(*, options: EngineOptions = EngineOptions()) -> None:
-    """Print who has which role, and where."""
+    """Print the bindings: principals, roles and namespaces."""
     async with client_of(options) as client:
         found = [it async for it in client.access.bindings(page_size=PAGE_MAX)]
     show({"bindings": found}, table(_BINDINGS, found), as_json=options.json)
@@ -171,21 +167,22 @@ async def create_token(
     /,
     *,
     lifetime: Annotated[
-        dt.timedelta | None, duration("How long it is valid, for example 90d.")
+        dt.timedelta | None,
+        duration("Lifetime of the token, for example 90d; default: until it is revoked."),
     ] = None,
-    role: Annotated[RoleName | None, option("Also give its principal this role.")] = None,
-    namespaces: Annotated[str, Parameter(name="--in", help="Where it has that role.")] = "",
+    role: Annotated[RoleName | None, option("Also give the token this role.")] = None,
+    namespaces: Annotated[str, Parameter(name="--in", help="The namespaces of that role.")] = "",
     options: EngineOptions = EngineOptions(),
 ) -> None:
-    """Create an API token and print it, once: the engine keeps only a hash of it.
+    """Create an API token and print it only once: the engine keeps only a hash of it.
 
-    Its principal is token:NAME. To replace a token, create another one of the same name, and revoke
-    the old one when it is no longer used.
+    Its principal is token:NAME. To replace a token, create another one with the same name, and
+    revoke the old one when it is no longer used.
     """
     if (role is None) != (not namespaces):
-        raise bad_input("--in", "is given with --role, and --role with it")
+        raise bad_input("--in", "and --role must be given together")
     async with client_of(options) as client:
-        # First, so that what is wrong with it leaves no token behind that nobody has seen.
+        # The binding first: if it fails, no token is left that was never printed.
         if role is not None:
             await client.access.add_binding(f"token:{name}", Role(role), namespaces)
         created, text = await client.access.create_token(name, lifetime=lifetime)
@@ -193,7 +190,7 @@ async def create_token(
 
 
 async def list_tokens(*, options: EngineOptions = EngineOptions()) -> None:
-    """Print the API tokens; those that ended more than 90 days ago are gone."""
+    """Print the API tokens, without those that expired or were revoked over 90 days ago."""
     async with client_of(options) as client:
         found = [it async for it in client.access.tokens(page_size=PAGE_MAX)]
     show({"tokens": found}, table(_TOKENS, found), as_json=options.json)

@@ -1,4 +1,4 @@
-"""Commands about contexts: engines by names, in a file of the user."""
+"""Commands for contexts: named engines, in a file of the user."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _COLUMNS: Mapping[str, Column[tuple[str, Context, bool]]] = {
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInput:
-    """What a context says."""
+    """The options of a context."""
 
     address: str
     """Where the engine listens: host:port or unix:/path."""
@@ -36,7 +36,7 @@ class ContextInput:
     tls_ca: Path | None = None
     """Use TLS, and trust the certificate authorities in this PEM file."""
     tls_certificate: Path | None = None
-    """Use TLS, and show the certificate in this PEM file."""
+    """Use TLS, and present the certificate in this PEM file."""
     tls_key: Path | None = None
     """The PEM file of the certificate's key."""
     tls_server_name: str = ""
@@ -48,15 +48,15 @@ class ContextInput:
     decode_token_file: Path | None = None
     """Send the bearer token in this file to that endpoint."""
     issuer: str = ""
-    """The issuer of OpenID Connect at which `progressor login` logs in."""
+    """The OpenID Connect issuer at which `progressor login` logs in."""
     client_id: str = ""
-    """The client that this program is to the issuer."""
+    """The client id of this program at the issuer."""
     scope: str = Context().scope
-    """What is asked of the issuer."""
+    """The scopes to request from the issuer."""
     token: TokenKind = "access"  # noqa: S105  # a kind of token
-    """Which token of the issuer goes to the engine."""
+    """Which token of the issuer to send to the engine."""
     issuer_ca: Path | None = None
-    """Trust the certificate authorities in this PEM file at the issuer."""
+    """Trust the certificate authorities in this PEM file for the issuer."""
 
     def context(self) -> Context:
         try:
@@ -64,11 +64,11 @@ class ContextInput:
         except errors.ConfigError as error:
             raise bad_input(error.key, error.description) from error
         if bool(self.issuer) != bool(self.client_id):
-            raise bad_input("--issuer", "is given with --client-id, and --client-id with it")
+            raise bad_input("--issuer", "and --client-id must be given together")
         for name, url in {"--issuer": self.issuer, "--decode-url": self.decode_url}.items():
             if url:
                 check_url(name, url)
-        # Commands run in other directories too.
+        # Absolute, because commands also run in other directories.
         fields: dict[str, Any] = {
             it.name: value.expanduser().absolute() if isinstance(value, Path) else value
             for it in dataclasses.fields(self)
@@ -89,18 +89,18 @@ def add(
     /,
     *,
     given: ContextInput,
-    replace: Annotated[bool, option("Replace a context of this name.")] = False,
+    replace: Annotated[bool, option("Replace an existing context of this name.")] = False,
     json: Json = False,
 ) -> None:
-    """Add an engine under a name; the first one becomes the current context.
+    """Add a context, a named engine; the first one becomes the current context.
 
-    The file is contexts.toml in $XDG_CONFIG_HOME/progressor (~/.config/progressor), or what
+    The file is contexts.toml in $XDG_CONFIG_HOME/progressor (~/.config/progressor), or the one that
     PROGRESSOR_CONTEXTS names.
     """
     contexts.check_name(name, "NAME")
     known = contexts.read()
     if name in known.by_name and not replace:
-        raise bad_input("NAME", f"there is a context {name!r} already; --replace replaces it")
+        raise bad_input("NAME", f"context {name!r} already exists; replace it with --replace")
     forget(name)
     context = given.context()
     _write(known, {**known.by_name, name: context}, known.current or name)
@@ -108,7 +108,7 @@ def add(
 
 
 def use(name: str, /, *, json: Json = False) -> None:
-    """Make a context the current one: that of commands that name none."""
+    """Make a context the current one, which commands use by default."""
     known = contexts.read()
     context = known.get(name)
     _write(known, known.by_name, name)
@@ -127,7 +127,7 @@ def list_contexts(*, json: Json = False) -> None:
 
 
 def show_context(name: str = "", /, *, json: Json = False) -> None:
-    """Print a context; the current one if none is named."""
+    """Print a context; by default, the current one."""
     known = contexts.read()
     if not (name or known.current):
         raise errors.ConfigError(str(contexts.path()), "has no current context")
@@ -136,7 +136,7 @@ def show_context(name: str = "", /, *, json: Json = False) -> None:
 
 
 def remove(name: str, /, *, json: Json = False) -> None:
-    """Remove a context, and forget the tokens of its login."""
+    """Remove a context, and delete the tokens of its login."""
     known = contexts.read()
     context = known.get(name)
     forget(name)

@@ -17,9 +17,7 @@ from progressor.cli.output import one_line, show
 
 _Name = Annotated[
     str,
-    Parameter(
-        env_var="PROGRESSOR_CONTEXT", help="The context of the login, instead of the current one."
-    ),
+    Parameter(env_var="PROGRESSOR_CONTEXT", help="The context to use; default: the current one."),
 ]
 
 _OK = 200
@@ -37,18 +35,20 @@ _MEANINGS: Mapping[object, str] = {
 async def login(
     *,
     context: _Name = "",
-    issuer: Annotated[str, option("The issuer; kept in the context, as are those below.")] = "",
-    client_id: Annotated[str, option("The client that this program is to the issuer.")] = "",
-    scope: Annotated[str, option("What is asked of the issuer.")] = "",
+    issuer: Annotated[
+        str, option("The issuer; saved in the context, like the options below.")
+    ] = "",
+    client_id: Annotated[str, option("The client id of this program at the issuer.")] = "",
+    scope: Annotated[str, option("The scopes to request from the issuer.")] = "",
     token: Annotated[
-        TokenKind | None, option("Which token goes to the engine: access (the default) or id.")
+        TokenKind | None, option("The token to send to the engine: access (the default) or id.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Log in to the engine of a context, at its issuer, with a browser on any device.
 
-    Prints a code and where to enter it, and waits. The tokens are kept in a file beside the
-    contexts that only you may read, and are renewed by the commands that use them.
+    Prints a code and the URL at which to enter it, and waits. The tokens are stored next to the
+    contexts in a file that only you can read; commands renew them.
     """
     known = contexts.read()
     name = context or known.current
@@ -59,7 +59,7 @@ async def login(
     chosen = dataclasses.replace(known.get(name), **fields)
     for key, value in (("--issuer", chosen.issuer), ("--client-id", chosen.client_id)):
         if not value:
-            raise bad_input(key, f"must be given: context {name!r} has none")
+            raise bad_input(key, f"must be given: context {name!r} does not set it")
     check_url("--issuer", chosen.issuer)
     tokens = await _tokens(chosen)
     if chosen != known.by_name[name]:
@@ -77,18 +77,18 @@ def logout(
     context: _Name = "",
     json: Json = False,
 ) -> None:
-    """Forget the tokens of a login. At the issuer they are valid until they expire."""
+    """Delete the tokens of a login. They stay valid until they expire."""
     known = contexts.read()
     name = context or known.current
     if name:
         known.get(name)
     was_there = bool(name) and login_tokens.forget(name)
-    words = f"logged out of {name}" if was_there else "there was no login"
+    words = f"logged out of {name}" if was_there else "not logged in"
     show({"context": name, "was_logged_in": was_there}, words, as_json=json)
 
 
 async def _tokens(context: Context) -> login_tokens.Tokens:
-    """Ask for a code, print it, and return the tokens once it was entered."""
+    """Request a code, print it, and return the tokens once the user has entered it."""
     endpoint = "device_authorization_endpoint"
     status, device = await _ask(context, endpoint, {"scope": context.scope})
     code, user_code, url = (
@@ -111,7 +111,7 @@ async def _tokens(context: Context) -> login_tokens.Tokens:
 
 
 async def _polled(context: Context, code: str, interval: float) -> login_tokens.Tokens:
-    while True:  # ends with the lifetime of the code at the latest
+    while True:  # ends at the latest when the code expires
         await asyncio.sleep(interval)
         form = {"grant_type": _GRANT, "device_code": code}
         status, answer = await _ask(context, "token_endpoint", form)
@@ -132,12 +132,14 @@ async def _ask(
 
 def _refused(context: Context, answer: Mapping[str, Any]) -> errors.ConfigError:
     error = answer.get("error")
-    words = _MEANINGS.get(error) or f"has refused: {error}: {answer.get('error_description', '')}"
+    words = (
+        _MEANINGS.get(error) or f"refused the login: {error}: {answer.get('error_description', '')}"
+    )
     return errors.ConfigError(context.issuer, one_line(words))
 
 
 def _seconds(answer: Mapping[str, Any], key: str, otherwise: float) -> float:
     value = answer.get(key)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # From a second, so that no issuer is asked without a pause, to half an hour.
+    # At least a second, so that polling pauses; at most half an hour.
     return min(max(value, 1), _PATIENCE_SECONDS_MAX) if is_number and value else otherwise

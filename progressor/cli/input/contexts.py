@@ -1,7 +1,7 @@
-"""Contexts: engines by names, in a file of the user. What a command does not say, its context does.
+"""Contexts: named engines, in a file of the user. A context supplies the defaults of a command.
 
-Options and environment variables win. A command with another address than that of its context takes
-nothing from it: what proves the user's identity is sent to no engine but its own.
+Options and environment variables take precedence. If they give a different address, the context is
+ignored, so that its credentials are never sent to another engine.
 """
 
 import dataclasses
@@ -34,16 +34,16 @@ class Context:
     address: str = setting("", "where the engine listens: host:port or unix:/path")
     tls: bool = setting(False, "use TLS")  # noqa: FBT003  # the default of a key
     tls_ca: Path | None = setting(None, "PEM file of the authorities that certify the engine")
-    tls_certificate: Path | None = setting(None, "PEM file of a certificate to show")
+    tls_certificate: Path | None = setting(None, "PEM file of a certificate to present")
     tls_key: Path | None = setting(None, "PEM file of the certificate's key")
     tls_server_name: str = setting("", "the name in the engine's certificate")
     token_file: Path | None = setting(None, "file with a bearer token")
     decode_url: str = setting("", "the endpoint that decrypts payloads")
     decode_token_file: Path | None = setting(None, "file with a bearer token for that endpoint")
-    issuer: str = setting("", "the issuer of OpenID Connect to log in at")
-    client_id: str = setting("", "the client that this program is to the issuer")
-    scope: str = setting("openid offline_access", "what is asked of the issuer")
-    token: TokenKind = setting("access", "which token of the issuer goes to the engine")
+    issuer: str = setting("", "the OpenID Connect issuer at which to log in")
+    client_id: str = setting("", "the client id of this program at the issuer")
+    scope: str = setting("openid offline_access", "the scopes to request from the issuer")
+    token: TokenKind = setting("access", "which token of the issuer to send to the engine")
     issuer_ca: Path | None = setting(None, "PEM file of the authorities that certify the issuer")
 
 
@@ -64,13 +64,13 @@ _DECODE_OPTIONS: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Contexts:
-    """What the file has; ``current``: the context of commands that name none, "" for none."""
+    """The content of the file; ``current``: the default context of commands, "" without one."""
 
     current: str
     by_name: Mapping[str, Context]
 
     def get(self, name: str) -> Context:
-        """Return a context. Raises ConfigError if there is none of this name."""
+        """Return a context; ConfigError if it does not exist."""
         found = self.by_name.get(name)
         if found is None:
             known = ", ".join(self.by_name) or "none"
@@ -79,7 +79,7 @@ class Contexts:
 
 
 def path() -> Path:
-    """Return where the contexts are."""
+    """Return the path of the file with the contexts."""
     given = os.environ.get(_VARIABLE)
     if given:
         return Path(given)
@@ -93,10 +93,10 @@ def path() -> Path:
 
 
 def read() -> Contexts:
-    """Read the file; without one there are no contexts.
+    """Read the file; if it does not exist, there are no contexts.
 
     Raises:
-        ConfigError: It cannot be read, or a key is wrong; both are named.
+        ConfigError: The file cannot be read, or a key is wrong; the error names it.
     """
     where = str(path())
     try:
@@ -108,7 +108,7 @@ def read() -> Contexts:
     tables = tables_of(content, where)
     current, given = tables.pop("current", Given(value="")), tables.pop("contexts", None)
     if tables:
-        raise errors.ConfigError(where, f"has a key that is not known: {', '.join(tables)}")
+        raise errors.ConfigError(where, f"unknown key: {', '.join(tables)}")
     named = {} if given is None else given_table(given, prefix="contexts")
     found = Contexts(
         current=str(current.value), by_name={name: _read(name, it) for name, it in named.items()}
@@ -127,18 +127,18 @@ def _read(name: str, given: Given) -> Context:
 
 
 def check_name(name: str, key: str) -> None:
-    """Raise ConfigError unless a name is fit for a context, and for the file of its tokens."""
+    """Raise ConfigError unless a name is valid for a context and for the file of its tokens."""
     if not is_namespace_name(name):
         raise errors.ConfigError(key, f"must be 1 to 64 of [a-z0-9._-], got {name!r}")
 
 
 def write(contexts: Contexts) -> None:
-    """Replace the file, whole; only its user may read it."""
+    """Replace the file atomically; only its owner can read it."""
     write_private(path(), "\n".join(_lines(contexts)))
 
 
 def write_private(file: Path, text: str) -> None:
-    """Replace a file that only its user may read, or create it. Raises ConfigError."""
+    """Create or replace a file that only its owner can read; ConfigError if that fails."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Its mode is 0600 from the beginning.
@@ -172,7 +172,7 @@ def _lines(contexts: Contexts) -> Iterator[str]:
 
 
 def fill(arguments: ArgumentCollection) -> None:
-    """Give a command what its context says, where options and the environment say nothing."""
+    """Fill in from the context what neither options nor environment variables give."""
     by_name = {it.name: it for it in arguments}
     named, address = by_name[_OPTION], by_name[_ADDRESS]
     contexts = read()

@@ -1,4 +1,4 @@
-"""What is said about access: who a caller is, and whether a request would be served."""
+"""Answers about access: the identity of a caller, and whether a request would be served."""
 
 import dataclasses
 
@@ -7,10 +7,10 @@ from progressor.domain.access.rights import Binding
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a caller is: its principal, further names that bindings may be for, and its bindings.
+    """A caller: its principal, the groups to which bindings apply as well, and its bindings.
 
-    Without access control (``is_access_controlled``), everybody may do everything, and the
-    principal is empty.
+    ``is_access_controlled``: False on an engine without access control, where every caller may do
+    everything and the principal is empty.
     """
 
     principal: str
@@ -23,8 +23,8 @@ class Identity:
 class Decision:
     """Whether a request would be served.
 
-    ``right``: what it needs; empty: only valid credentials. ``binding``: one that gives it.
-    ``shows_payloads``: whether payloads in its answer are shown.
+    ``right``: the right that it needs; empty if valid credentials suffice. ``binding``: a binding
+    that gives the right. ``shows_payloads``: whether the answer includes payloads.
     """
 
     is_allowed: bool

@@ -1,8 +1,8 @@
 """Rights and roles, and what the bindings of a principal allow.
 
-A binding gives a principal a role in the namespaces that a pattern matches. Patterns, of namespaces
-and of principals, are a name, the beginning of one followed by ``*``, or ``*`` alone. What belongs
-to no namespace (replicas, access itself) needs a role in ``*``.
+A binding gives a principal a role in the namespaces that a pattern matches. A pattern for
+namespaces or principals is a name, a prefix followed by ``*``, or ``*`` alone. Requests that
+concern no namespace (replicas, access itself) need a role in ``*``.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ EVERYTHING = "*"
 """The pattern that matches every name."""
 
 _OWN = "progressor."
-"""How the names of the engine's own namespaces begin."""
+"""The prefix of the engine's own namespaces."""
 
 _KINDS = ("token:", "cert:", "user:", "group:")
 """How the names of principals begin."""
@@ -24,14 +24,14 @@ PRINCIPAL_BYTES_MAX = 256
 
 BINDINGS_MAX = 10_000
 TOKENS_MAX = 10_000
-"""How many there may be; each replica keeps all of them in memory."""
+"""Limits, because each replica keeps all bindings and valid tokens in memory."""
 
 _PRINCIPALS_MAX = 10_000
-"""Principals whose permissions are remembered."""
+"""The number of principals whose permissions are cached."""
 
 
 class Right(enum.StrEnum):
-    """What a request needs."""
+    """A right that a request may need."""
 
     READ = "read"
     READ_PAYLOADS = "read_payloads"
@@ -42,7 +42,7 @@ class Right(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What a binding gives."""
+    """A set of rights that a binding gives."""
 
     READER = "reader"
     PAYLOAD_READER = "payload_reader"
@@ -57,18 +57,18 @@ ROLES: Mapping[Role, frozenset[Right]] = MappingProxyType(
         Role.READER: frozenset({Right.READ}),
         Role.PAYLOAD_READER: frozenset({Right.READ, Right.READ_PAYLOADS}),
         Role.CALLER: frozenset({Right.CALL}),
-        # Apart from callers: the token of a lease is a number that others can guess.
+        # Not included in caller: the token of a lease is a number that others can guess.
         Role.PROCESSOR: frozenset({Right.STEP}),
         Role.OPERATOR: frozenset({Right.READ, Right.OPERATE}),
         Role.ADMIN: frozenset({Right.READ, Right.OPERATE, Right.ADMINISTER}),
     }
 )
-"""The rights of each role. Payloads are business data: who runs the engine does not need them."""
+"""The rights of each role. Payloads are business data, which operators do not need."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Gives a role to the principals and in the namespaces that two patterns match."""
+    """Gives a role to matching principals in matching namespaces; both are patterns."""
 
     principal: str
     role: Role
@@ -79,9 +79,9 @@ class Binding:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who sends a request: ``token:NAME``, ``cert:NAME`` or ``user:ISSUER/NAME``.
+    """The identity of a caller: ``token:NAME``, ``cert:NAME`` or ``user:ISSUER/NAME``.
 
-    ``groups``: further names that bindings may be for, those of a user ``group:ISSUER/NAME``.
+    ``groups``: additional names to which bindings apply; for a user, ``group:ISSUER/NAME``.
     ``credential``: the id of its API token.
     """
 
@@ -107,7 +107,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 class Permissions:
-    """What some bindings allow."""
+    """The rights that a set of bindings gives."""
 
     __slots__ = ("_bindings",)
 
@@ -119,14 +119,14 @@ class Permissions:
         self._bindings = found
 
     def allow(self, right: Right, namespace: str) -> bool:
-        """Return whether the right is given in a namespace; `EVERYTHING`: in all of them."""
+        """Return whether a binding gives the right in a namespace; `EVERYTHING`: in all."""
         return self.binding_for(right, namespace) is not None
 
     def binding_for(self, right: Right, namespace: str) -> Binding | None:
         """Return a binding that gives the right in a namespace; None if none does.
 
-        What is in the engine's own namespaces may be about any namespace: the beginning of other
-        names does not match them.
+        A prefix pattern matches the engine's own namespaces only if it begins like them, because
+        their processes may act on any namespace.
         """
         for binding in self._bindings[right]:
             pattern = binding.namespace
@@ -148,7 +148,7 @@ class Permissions:
 
 
 class AccessRules:
-    """All bindings; finds those of a principal, and remembers what they allow."""
+    """All bindings; finds those of a principal, and caches the permissions that they give."""
 
     def __init__(self, bindings: Iterable[Binding] = ()) -> None:
         self.bindings = tuple(bindings)
@@ -168,7 +168,7 @@ class AccessRules:
         return known
 
     def bindings_of(self, principal: Principal) -> tuple[Binding, ...]:
-        """Return the bindings for a principal; of many names few are looked at."""
+        """Return the bindings of a principal, by lookup except for prefix patterns."""
         names = principal.names
         exact = (it for name in names for it in self._exact.get(name, ()) if name[-1:] != "*")
         patterns = (

@@ -1,4 +1,4 @@
-"""API tokens: ``prg_ID_SECRET``, of which only a hash is kept.
+"""API tokens: ``prg_ID_SECRET``. Only a hash of the secret is stored.
 
 A secret is 32 random bytes, so one round of SHA-256 suffices; passwords would need more.
 """
@@ -11,8 +11,8 @@ import re
 
 PREFIX = "prg_"
 
-NAME_RULE = "must be 1 to 128 letters, digits and . _ @ / + - of ASCII"
-"""So that no two names look alike."""
+NAME_RULE = "must be 1 to 128 ASCII letters, digits and . _ @ / + -"
+"""ASCII only, so that no two names look alike."""
 
 _NAME = re.compile(r"[A-Za-z0-9._@/+-]{1,128}")
 _TOKEN = re.compile(r"prg_([0-9a-z]{12})_([0-9a-f]{64})")
@@ -35,7 +35,7 @@ class ApiToken:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ValidToken:
-    """What is needed to check a token."""
+    """The data needed to check a token."""
 
     token_id: str
     name: str
@@ -57,13 +57,13 @@ def compose(id_bytes: bytes, secret: bytes) -> tuple[str, str, bytes]:
 
 
 def split(token: str) -> tuple[str, str] | None:
-    """Return the id and the secret of a token; None if it is none."""
+    """Return the id and the secret of an API token; None if the text is not one."""
     found = _TOKEN.fullmatch(token)
     return None if found is None else (found[1], found[2])
 
 
 def is_secret_of(secret: str, valid: ValidToken) -> bool:
-    """Compare in a time that says nothing about the secret."""
+    """Compare in constant time, which reveals nothing about the secret."""
     return hmac.compare_digest(_hash(secret), valid.secret_hash)
 
 

@@ -138,7 +138,7 @@ class DecodeEndpoint:
 async def _live(
     receive: Callable[[], Awaitable[_Message]], send: Callable[[_Message], Awaitable[None]]
 ) -> None:
-    """Tell a server that there is nothing to start or stop."""
+    """Answer the lifespan events of a server; there is nothing to start or stop."""
     while True:  # ends with the server
         phase = (await receive())["type"]
         await send({"type": f"{phase}.complete"})

@@ -1,16 +1,16 @@
-"""A codec that encrypts what another one encodes: the engine and its database see no payload.
+"""A codec that encrypts the output of another one: the engine and its database see no plaintext.
 
 AES-256-GCM. A nonce is random, so a key must not encrypt more than 2**32 payloads: the chance that
-two of them share a nonce is then below 2**-32 (NIST SP 800-38D, 8.3). Two with one nonce would show
-how they differ, and let others be forged.
+two of them share a nonce is then below 2**-32 (NIST SP 800-38D, 8.3). Two payloads with the same
+nonce would reveal their difference, and allow others to be forged.
 
 The engine compares repeated requests by their bytes, so those with an idempotency key must encrypt
 alike: their nonce is 96 bits of HMAC-SHA256 over the namespace, the process, the idempotency key
-and the payload. It is as good as a random one, but shows whether a repeat has the same payload.
+and the payload. It is as secure as a random one, but reveals whether a repeat has the same payload.
 
 Only the header is bound to the ciphertext. A namespace or a process id cannot be: payloads move
-between processes and namespaces by messages, jobs, schedules and imports, and whoever encrypts one
-does not know where it will be read.
+between processes and namespaces by messages, jobs, schedules and imports, and the sender does not
+know where it will be read.
 """
 
 import hashlib
@@ -35,25 +35,25 @@ _NONCE_KEY = b"progressor: nonces of repeatable requests, 1"
 
 
 class Encrypted:
-    """A codec whose payloads are those of another codec, encrypted.
+    """A codec that encrypts the payloads of another codec.
 
-    Give the same to clients and processors: ``Client(…, codec=Encrypted(JSON, keys=…))``. None
-    stays ``b""``, and shows. Metadata, ids and the messages of errors are not payloads, and are not
-    encrypted.
+    Use the same one in clients and processors: ``Client(…, codec=Encrypted(JSON, keys=…))``. None
+    stays ``b""``, which is visible. Metadata, ids and the messages of errors are not payloads, and
+    are not encrypted.
     """
 
     def __init__(self, codec: Codec, *, keys: Keys, accept_plain: bool = False) -> None:
         """Encrypt what `codec` encodes.
 
         Args:
-            codec: For the values, such as ``JSON``.
+            codec: The codec of the values, such as ``JSON``.
             keys: See `Keys`.
-            accept_plain: Also decode payloads that are not encrypted, which were stored before.
-                False: they raise ValueError, so that nobody can pass one for an encrypted one.
+            accept_plain: Also decode plaintext payloads, such as those stored before encryption.
+                False: they raise ValueError, so that none can be passed off as an encrypted one.
         """
         self._codec, self._keys, self._accept_plain = codec, keys, accept_plain
         self._scope: bytes | None = None
-        # A key that cannot be had is an error now, not after a step has run.
+        # Raise an error for a missing key now, not after a step has run.
         keys.encrypting()
 
     def encode(self, value: Payload, /) -> bytes:
@@ -77,7 +77,7 @@ class Encrypted:
         return self._codec.decode(self.decrypted(data), kind)
 
     def decrypted(self, data: bytes, /) -> bytes:
-        """Return what the other codec has encoded, as `decode` does before it decodes that."""
+        """Return the decrypted `data`, still encoded by the other codec."""
         if not data:
             return data
         if not is_encrypted(data):
@@ -91,7 +91,7 @@ class Encrypted:
             return AESGCM(key).decrypt(envelope.nonce, envelope.ciphertext, envelope.header)
         except InvalidTag:
             message = (
-                f"the payload was changed, or was encrypted with another key than the present "
+                f"the payload was modified, or was encrypted with a different key of the id "
                 f"{envelope.key_id!r}"
             )
             raise DecryptionError(message) from None
@@ -112,7 +112,7 @@ class Encrypted:
 
 
 def _nonce(key: bytes, scope: bytes, plain: bytes) -> bytes:
-    """Return a nonce that only another scope or payload changes."""
+    """Return a nonce that depends only on the key, the scope and the payload."""
     own = hmac.digest(key, _NONCE_KEY, hashlib.sha256)
     words = hmac.new(own, len(scope).to_bytes(4, "big") + scope, hashlib.sha256)
     words.update(plain)

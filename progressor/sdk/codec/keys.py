@@ -1,4 +1,4 @@
-"""The keys of encrypted payloads: from a file, a variable of the environment, or a function."""
+"""The keys of encrypted payloads: from a file, an environment variable, or a function."""
 
 import base64
 import json
@@ -45,9 +45,8 @@ class Keys:
             "2026-11" = "32 random bytes as base64"
             "2026-08" = "…"
 
-        The file is read again within a second of a change. If it cannot be used then, the last keys
-        stay in use, and the log says why. Only its owner may be able to read it (mode 0600), or, if
-        the owner is root, also its group (0640).
+        The file is reloaded within a second of a change. If it cannot be used, the last keys stay
+        in use, and the log says why. Its mode must be 0600, or 0640 if root owns it.
 
         Raises:
             ValueError: The file cannot be used; the message says why, and has no key.
@@ -74,11 +73,11 @@ class Keys:
     def from_function(
         cls, fetch: Callable[[str], bytes], *, encrypt_with: str | Callable[[], str]
     ) -> "Keys":
-        """Ask a function for each key when it is first needed, as of a key management service.
+        """Call a function for each key when it is first needed, as for a key management service.
 
         Args:
-            fetch: Returns the 32 bytes of the key of an id; raises LookupError if there is none. It
-                may be called in any thread, also in that of the event loop, which it then blocks.
+            fetch: Returns the 32 bytes of the key with an id; raises LookupError if there is none.
+                It may be called in any thread, including that of the event loop, which it blocks.
             encrypt_with: The id of the key that encrypts, or a function that returns it, called for
                 each payload.
         """
@@ -89,7 +88,7 @@ class Keys:
         return next(iter(self._latest().items()))
 
     def decrypting(self, key_id: str) -> bytes:
-        """Return the key of an id; KeyNotFoundError if there is none."""
+        """Return the key with an id; KeyNotFoundError if there is none."""
         key = self._latest().get(key_id)
         if key is None:
             raise KeyNotFoundError(key_id, self._place)
@@ -97,18 +96,18 @@ class Keys:
 
 
 class _LatestKeys(Keys):
-    """Keys that may be others the next time."""
+    """Keys that may change between calls."""
 
     def __init__(self, latest: Callable[[], Mapping[str, bytes]], place: str) -> None:
         self._latest, self._place = latest, place
 
 
 class _FetchedKeys(Keys):
-    """Keys of a function, each asked for once."""
+    """Keys from a function, each fetched once."""
 
     def __init__(self, fetch: Callable[[str], bytes], current: str | Callable[[], str]) -> None:
         self._fetch, self._current = fetch, current
-        self._fetched: dict[str, bytes] = {}  # bounded by the keys that there are
+        self._fetched: dict[str, bytes] = {}  # bounded by the number of keys
 
     def encrypting(self) -> tuple[str, bytes]:
         current = self._current
@@ -131,7 +130,7 @@ def _read_file(file: Path) -> Mapping[str, bytes]:
     try:
         table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except ValueError:
-        # Without the error's own words, which may quote a key.
+        # Without the original message, which may quote a key.
         form = "JSON" if file.suffix == ".json" else "TOML"
         raise TlsFileError("keys", f"{file}: is not {form}") from None
     keys = table.get("keys") if isinstance(table, dict) else None

@@ -1,7 +1,7 @@
-"""Encrypted payloads for those without keys: named by their key, or decrypted by an endpoint.
+"""Encrypted payloads for programs without keys: shown by key id, or decrypted by an endpoint.
 
-`Sealed` payloads are collected as they come, and sent to the endpoint together, when the first of
-them is looked at.
+`Sealed` payloads are collected as they are read, and sent to the endpoint together when the first
+of them is needed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,11 +18,11 @@ class Ask(Protocol):
     """Sends payloads to an endpoint."""
 
     def __call__(self, payloads: Sequence[bytes], /) -> Sequence[bytes | str]:
-        """Return each payload decrypted, or why it is not; RevealError: none can be."""
+        """Return each payload decrypted, or the reason why not; RevealError if none can be."""
 
 
 class RevealError(Exception):
-    """An endpoint gives no answer."""
+    """The endpoint did not answer."""
 
 
 class Sealed(bytes):
@@ -33,15 +33,15 @@ class Sealed(bytes):
 
     @property
     def revealed(self) -> bytes | None:
-        """The payload decrypted; None: it is not."""
+        """The decrypted payload; None if it cannot be decrypted."""
         return self.revealer.reveal(bytes(self))
 
 
 class Revealer(BytesCodec):
-    """A codec of bytes that marks those that are encrypted, and has an endpoint decrypt them."""
+    """A codec of bytes that marks encrypted payloads, and has an endpoint decrypt them."""
 
     def __init__(self, ask: Ask | None, tell: Callable[[str], None]) -> None:
-        """Take what asks the endpoint, None without one, and what tells people of its errors."""
+        """Take functions that call the endpoint (None without one) and report its errors."""
         self._ask, self._tell = ask, tell
         self._told: set[str] = set()
         # Bounded by what one command reads.
@@ -63,7 +63,7 @@ class Revealer(BytesCodec):
         return sealed
 
     def reveal(self, data: bytes) -> bytes | None:
-        """Return an encrypted payload decrypted; None: it cannot be, as people were told."""
+        """Return the decrypted payload; None if that failed, which has been reported."""
         if data in self._unknown:
             for batch in _batches(self._unknown):
                 self._reveal(batch)

@@ -1,4 +1,4 @@
-"""How a client knows the server, and how it says who it is: TLS, certificates and tokens."""
+"""How a client authenticates the server and itself: TLS, certificates and tokens."""
 
 import dataclasses
 import os
@@ -21,10 +21,10 @@ from progressor.wire.tls import (
 
 FilePath: TypeAlias = str | os.PathLike[str]
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], str]
-"""A token, the path of a file that has it, or a function that returns it."""
+"""A token, the path of a file that contains it, or a function that returns it."""
 
 Authorization: TypeAlias = tuple[tuple[str, str], ...]
-"""The metadata that says who calls."""
+"""The metadata that carries the credentials of a call."""
 
 
 def path_of(path: FilePath | None) -> Path | None:
@@ -36,15 +36,14 @@ def path_of(path: FilePath | None) -> Path | None:
 class Tls:
     """TLS of a client.
 
-    All files are PEM, and are read again when they change: what has changed is used for new
-    connections.
+    All files are PEM, and are reloaded when they change; new connections use the new content.
 
     Attributes:
-        ca: The authorities that certify the server; None: those that gRPC trusts, of the system.
-        certificate: A certificate of the client, with its chain, for servers that ask for one.
+        ca: The authorities that certify the server; None: the system's.
+        certificate: A certificate of the client, with its chain, for servers that require one.
         key: The key of the certificate.
-        server_name: The name that the server's certificate must have, if it is not that of the
-            target.
+        server_name: The name that the server's certificate must have, if it differs from the host
+            of the target.
     """
 
     ca: FilePath | None = None
@@ -60,11 +59,11 @@ class Tls:
 
 
 class Security:
-    """TLS and token of the connections to one target.
+    """The TLS settings and the token of connections to one target.
 
     Raises:
         ValueError: A file cannot be used, the token cannot be sent in a header, or it would leave
-            the machine in the clear.
+            the machine in plaintext.
     """
 
     def __init__(self, target: str, tls: Tls | None = None, token: Token | None = None) -> None:
@@ -87,7 +86,7 @@ class Security:
 
     @property
     def material(self) -> TlsMaterial | None:
-        """What a channel that is opened now would use; another object after a change."""
+        """The material for a new channel; a different object after a change."""
         return None if self._files is None else self._files.latest()
 
     def channel(
@@ -97,7 +96,7 @@ class Security:
         options: tuple[tuple[str, int | str], ...],
         material: TlsMaterial | None,
     ) -> Any:  # noqa: ANN401  # of that module
-        """Return a new channel of `kind`, grpc or grpc.aio, with what `material` returned."""
+        """Return a new channel of `kind`, which is grpc or grpc.aio, that uses `material`."""
         if self._token is not None and self._tls is None:
             options = (*options, NO_PROXY)
         if self._tls is None or material is None:
@@ -108,14 +107,14 @@ class Security:
         return kind.secure_channel(target, credentials, options=options)
 
     def explained(self, status: Status) -> Status:
-        """Return a status whose message says what it means where TLS does not fit."""
+        """Return a status whose message explains the cause if TLS settings do not match."""
         material = None if self._files is None else self._files.content
         return dataclasses.replace(status, message=explained(status.message, material))
 
     def authorization(self) -> Authorization:
-        """Return the metadata of a call that says who calls; it may be empty.
+        """Return the metadata with the credentials of a call, or none.
 
-        The same object for as long as the token is the same.
+        The same object until the token changes.
         """
         if self._token is None:
             return ()

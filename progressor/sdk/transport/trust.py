@@ -1,4 +1,4 @@
-"""Which engines a processor accepts: by a token, or by the names in their certificates."""
+"""Which engines a processor trusts, by a token or by the names in their certificates."""
 
 import dataclasses
 import hmac
@@ -24,14 +24,13 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 class ServerTls:
     """TLS of a processor.
 
-    All files are PEM, and are read again when they change: what has changed is used for new
-    connections.
+    All files are PEM, and are reloaded when they change; new connections use the new content.
 
     Attributes:
         certificate: The certificate of the processor, with its chain.
         key: The key of the certificate.
-        client_ca: The authorities that certify engines; only an engine with such a certificate can
-            connect. None: engines need no certificate.
+        client_ca: The authorities that certify engines; only engines with a certificate from one of
+            them can connect. None: engines need no certificate.
     """
 
     certificate: FilePath
@@ -49,15 +48,15 @@ class ServerTls:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Which engines a processor accepts; the steps of others are refused with UNAUTHENTICATED.
+    """Which engines a processor trusts; steps of others are refused with UNAUTHENTICATED.
 
     An engine must meet both conditions if both are given.
 
     Attributes:
-        tokens: It must send one of these; more than one while the token is replaced.
-        token_file: Or one of those in this file, one per line, which is read again when it changes.
-        identities: Its certificate must have one of these subject alternative names, such as
-            "spiffe://example.org/engine" or "engine.example.org". Needs `ServerTls.client_ca`.
+        tokens: The engine must send one of these; use several while you replace a token.
+        token_file: A file with more such tokens, one per line; it is reloaded when it changes.
+        identities: The engine's certificate must have one of these subject alternative names, such
+            as "spiffe://example.org/engine" or "engine.example.org". Needs `ServerTls.client_ca`.
     """
 
     tokens: Sequence[str] = ()
@@ -65,7 +64,7 @@ class Trust:
     identities: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a token that no header can carry, and a trust without any condition."""
+        """Raise an error for a token that cannot be sent in a header, or if nothing is given."""
         if isinstance(self.tokens, str) or isinstance(self.identities, str):
             message = "Trust: tokens and identities must be sequences of strings, not a string"
             raise TypeError(message)
@@ -101,7 +100,7 @@ class Guard:
             sent = _token_in(context)
             if sent is None:
                 return "the processor expects a token, and the engine sent none"
-            # Each is compared, and in constant time: how long it takes tells nothing.
+            # Compare all of them, each in constant time, so that the duration reveals nothing.
             if not sum(hmac.compare_digest(sent, it.encode()) for it in tokens):
                 return "the processor does not know the token of the engine"
         if self._identities and self._identities.isdisjoint(_names_in(context)):

@@ -170,7 +170,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
     ),
     "address for other machines, several replicas": (
         lambda on: at(on, "--bind", "0.0.0.0:0", "--workers", "2"),
-        "server.bind: '0.0.0.0:0' would let everybody who reaches it do everything",
+        "server.bind: '0.0.0.0:0' would let anyone who can reach it do anything",
     ),
     "socket in no directory": (
         lambda on: at(on, "--set", "server.bind=unix:/nowhere/engine.sock"),
