@@ -7,7 +7,6 @@ token is cached by its hash, so that its signature is not verified again for eac
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -29,6 +28,9 @@ _REMEMBERED_MAX = 10_000
 
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 """Issuers sign other tokens with the same key, such as logout tokens; their types differ."""
+
+_INSTANT_MAX = 1e15
+"""Instants beyond it are refused, and so are infinity and integers that do not fit a float."""
 
 _NOT_SUPPORTED = ("crit", "b64", "zip")
 
@@ -151,6 +153,7 @@ def _check_signature(signed: CompactSignature, key: Key, issuer: KnownIssuer) ->
     parts = signed.segments
     try:
         algorithm.check_key(key)
+        key.check_alg(algorithm.name)
         signature = urlsafe_b64decode(parts["signature"])
         is_good = algorithm.verify(parts["header"] + b"." + parts["payload"], signature, key)
     except JoseError as error:
@@ -186,7 +189,8 @@ def _instant(claims: Mapping[str, Any], name: str, what: str) -> float | None:
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    # math.isfinite raises OverflowError for a huge integer.
+    if not is_number or not abs(value) < _INSTANT_MAX:
         _refuse(f"{what} whose {name} is not a number")
     return float(value)
 

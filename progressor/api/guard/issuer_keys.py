@@ -23,6 +23,10 @@ Key = RSAKey | ECKey | OKPKey
 KEYS_MAX = 100
 RSA_BITS_MIN = 2048
 
+_MEMBERS = ("kty", "kid", "use", "key_ops", "alg", "crv", "n", "e", "x", "y")
+_MEMBER_LENGTH_MAX = 1366
+"""Of base64: 8192 bits."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -92,16 +96,15 @@ class IssuerKeys:
 
     async def _fetch(self) -> bool:
         try:
-            document = await asyncio.to_thread(self._read)
-            if document != self._document:
-                self._keys, self._document = _keys_of(document), document
+            self._keys, self._document = await asyncio.to_thread(self._read)
         except HttpsError as error:
             self._note("failed", str(error))
             return False
         self._note("ok", None)
         return True
 
-    def _read(self) -> Mapping[str, Any]:
+    def _read(self) -> tuple[Mapping[str, Key], object]:
+        """Return the keys and what they are from; in a thread, since many keys take a while."""
         ca = self._issuer.ca
         url: object = self._issuer.jwks_url or discover(self._issuer.issuer, ca=ca).get("jwks_uri")
         if not isinstance(url, str):
@@ -109,7 +112,7 @@ class IssuerKeys:
         status, document = fetch_json(url, ca=ca)
         if status != http.client.OK:
             raise HttpsError(f"{url}: status {status}")
-        return document
+        return self._keys if document == self._document else _keys_of(document), document
 
     def _note(self, result: str, fault: str | None) -> None:
         self._counted(result)
@@ -149,10 +152,16 @@ def _keys_of(document: Mapping[str, Any]) -> Mapping[str, Key]:
 def _key_of(each: object) -> Key | None:
     if not isinstance(each, dict) or not isinstance(each.get("kid"), str):
         return None
+    # A private key that everybody can read proves nothing, and finding its primes takes minutes.
+    public = {name: each[name] for name in _MEMBERS if name in each}
+    if "d" in each or any(
+        isinstance(it, str) and len(it) > _MEMBER_LENGTH_MAX for it in public.values()
+    ):
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SecurityWarning)
-            key = import_key(each)
+            key = import_key(public)
             key.check_use("sig")
             key.check_key_op("verify")
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):

@@ -27,6 +27,7 @@ class TestIssuer:
     def __init__(self) -> None:
         self.keys: dict[str, SigningKey] = {
             "rsa": RSAKey.generate_key(2048, {"kid": "rsa"}),
+            "ps": RSAKey.generate_key(2048, {"kid": "ps", "alg": "PS256"}),
             "ec": ECKey.generate_key("P-256", {"kid": "ec"}),
             "ed": OKPKey.generate_key("Ed25519", {"kid": "ed"}),
         }
@@ -57,7 +58,7 @@ class TestIssuer:
         signed = jws.serialize_compact(
             {"alg": algorithm, "kid": kid, "typ": "JWT", **(header or {})},
             json.dumps(self.claims(**claims)),
-            key,
+            type(key).import_key({**key.as_dict(private=True), "alg": algorithm}),
             registry=jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False),
         )
         assert isinstance(signed, str)

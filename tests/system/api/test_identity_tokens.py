@@ -125,6 +125,7 @@ _BAD: dict[str, tuple[Made, str]] = {
     "expired": (lambda it: it.token(exp=time.time() - 60), "which has expired"),
     "without exp": (lambda it: it.token(exp=None), "without exp"),
     "exp is no number": (lambda it: it.token(exp="soon"), "exp is not a number"),
+    "exp is huge": (lambda it: it.token(exp=10**400), "exp is not a number"),
     "exp is true": (lambda it: it.token(exp=True), "exp is not a number"),
     "not yet valid": (lambda it: it.token(nbf=time.time() + 60), "not valid yet"),
     "of the future": (lambda it: it.token(iat=time.time() + 60), "issued in the future"),
@@ -149,6 +150,9 @@ _BAD: dict[str, tuple[Made, str]] = {
     ),
     "RS256 with an EC key": (
         lambda it: it.token("rsa", "RS256", header={"kid": "ec"}), "does not fit RS256"
+    ),
+    "another algorithm than that of the key": (
+        lambda it: it.token("ps", "RS256"), "does not fit RS256"
     ),
     "bad signature": (lambda it: f"{it.token()[:-8]}AAAAAAAA", "bad signature"),
     "no signature": (lambda it: f"{it.token().rpartition('.')[0]}.", "bad signature"),
@@ -183,7 +187,8 @@ async def test_a_bad_token_is_refused_and_only_the_log_says_why(
         )
         code, words = await call.code(), await call.details()
 
-    [record] = [it for it in caplog.records if it.levelno >= logging.WARNING]
+    # A busy machine may log something else.
+    [record] = [it for it in caplog.records if "why" in vars(it) and "peer" in vars(it)]
     assert (code, words) == (grpc.StatusCode.UNAUTHENTICATED, _NOT_PLAIN)
     assert reason in vars(record)["why"]
     assert token not in str(vars(record))

@@ -89,6 +89,10 @@ async def test_keys_are_fetched_again_at_their_age() -> None:
         b'{"keys": [{"kid": "rsa", "kty": "RSA", "n": "AQ", "e": "AQAB"}]}',
         b'{"keys": [{"kid": "x", "kty": "RSA"}, 7, {"kty": "EC"}, {"kid": 7}]}',
         b" " * 600_000,
+        # Whose primes it would take a minute to find.
+        b'{"keys": [{"kid": "rsa", "kty": "RSA", "n": "%s", "e": "AQAB", "d": "%s"}]}'
+        % (b"_" * 1366, b"_" * 1365 + b"9"),
+        b'{"keys": [{"kid": "rsa", "kty": "RSA", "n": "%s", "e": "AQAB"}]}' % (b"_" * 100_000),
     ],
 )
 async def test_garbage_leaves_the_last_keys_and_is_logged_once(
