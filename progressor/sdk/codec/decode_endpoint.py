@@ -118,7 +118,7 @@ class DecodeEndpoint:
         try:
             payloads = msgspec.json.decode(body, type=DecodeRequest).payloads
             given = [base64.b64decode(it, validate=True) for it in payloads]
-        except (msgspec.DecodeError, binascii.Error, ValueError):
+        except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError):
             return _error(400, 'the body must be {"payloads": ["base64", …]}')
         if len(given) > PAYLOADS_MAX:
             return _error(400, f"at most {PAYLOADS_MAX} payloads are decoded at once")

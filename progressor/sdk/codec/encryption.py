@@ -5,8 +5,9 @@ two of them share a nonce is then below 2**-32 (NIST SP 800-38D, 8.3). Two paylo
 nonce would reveal their difference, and allow others to be forged.
 
 The engine compares repeated requests by their bytes, so those with an idempotency key must encrypt
-alike: their nonce is 96 bits of HMAC-SHA256 over the namespace, the process, the idempotency key
-and the payload. It is as secure as a random one, but reveals whether a repeat has the same payload.
+alike: their nonce is 96 bits of HMAC-SHA256 over the header, the namespace, the process, the
+idempotency key and the payload. It is as secure as a random one, but reveals whether a repeat has
+the same payload.
 
 Only the header is bound to the ciphertext. A namespace or a process id cannot be: payloads move
 between processes and namespaces by messages, jobs, schedules and imports, and the sender does not
@@ -62,8 +63,8 @@ class Encrypted:
         if not plain:
             return plain
         key_id, key = self._keys.encrypting()
-        nonce = os.urandom(NONCE_BYTES) if self._scope is None else _nonce(key, self._scope, plain)
-        header = header_of(key_id)
+        header, scope = header_of(key_id), self._scope
+        nonce = os.urandom(NONCE_BYTES) if scope is None else _nonce(key, header + scope, plain)
         return header + nonce + AESGCM(key).encrypt(nonce, plain, header)
 
     def decode(self, data: bytes, kind: Payload = Any, /) -> Payload:

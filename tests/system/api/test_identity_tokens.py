@@ -1,7 +1,6 @@
 """Tokens of OpenID Connect: who is let in by an issuer, and what ends with their tokens."""
 
 import asyncio
-import logging
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Mapping

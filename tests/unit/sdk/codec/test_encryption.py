@@ -140,6 +140,10 @@ def test_a_repeated_request_has_the_same_bytes_and_no_other_request_has() -> Non
         sent(SECRET, "orders", "o1", key="other"),
         sent(SECRET, "orders", "o1", old=NEW),
         sent(SECRET + ".", "orders", "o1"),
+        # The same key by another id, which is other associated data.
+        for_request(Encrypted(JSON, keys=Keys({"renamed": OLD})), "key", "orders", "o1").encode(
+            SECRET
+        ),
         codec().encode(SECRET),
         sent(SECRET, "orders", "o1", key=""),
     ]
