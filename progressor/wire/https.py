@@ -139,13 +139,22 @@ def _cut(connected: socket.socket) -> None:
 
 
 def discover(
-    issuer: str, *, ca: Path | None = None, timeout: float = TIMEOUT_SECONDS
-) -> dict[str, Any]:
-    """Return what an issuer says of itself. Raises HttpsError if it is not that issuer's."""
+    issuer: str, key: str, *, ca: Path | None = None, timeout: float = TIMEOUT_SECONDS
+) -> str:
+    """Return a URL that an issuer says of itself.
+
+    Raises:
+        HttpsError: It is not that issuer's document, or has no such URL.
+    """
     url = f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
     status, document = fetch_json(url, ca=ca, timeout=timeout)
     if status != http.client.OK:
         raise HttpsError(f"{url}: status {status}")
     if document.get("issuer") != issuer:
         raise HttpsError(f"{url}: the issuer there is {document.get('issuer')!r:.200}")
-    return document
+    found = document.get(key)
+    # Not a service of this machine, to which an issuer elsewhere would send us.
+    is_local = not issuer.lower().startswith("https:")
+    if not isinstance(found, str) or not (is_local or found.lower().startswith("https:")):
+        raise HttpsError(f"{url}: {key} must be an https:// URL, got {found!r:.200}")
+    return found

@@ -279,14 +279,19 @@ def read_tokens(path: Path) -> tuple[str, ...]:
     content = read("token", path) or b""
     lines = content.decode("ascii", errors="replace").splitlines()
     tokens = tuple(it.strip() for it in lines if it.strip())
-    if not tokens or not all(map(_TOKEN.fullmatch, tokens)):
+    if not tokens or not all(map(is_token, tokens)):
         raise TlsFileError("token", f"{path}: {_UNSENDABLE}")
     return tokens
 
 
+def is_token(text: str) -> bool:
+    """Return whether a text can be sent as a token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
     """Return the metadata that carries a token; ValueError, without it, if that is impossible."""
-    if not _TOKEN.fullmatch(token):
+    if not is_token(token):
         raise ValueError(_UNSENDABLE)
     return (("authorization", f"Bearer {token}"),)
 

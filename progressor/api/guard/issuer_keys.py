@@ -106,9 +106,7 @@ class IssuerKeys:
     def _read(self) -> tuple[Mapping[str, Key], object]:
         """Return the keys and what they are from; in a thread, since many keys take a while."""
         ca = self._issuer.ca
-        url: object = self._issuer.jwks_url or discover(self._issuer.issuer, ca=ca).get("jwks_uri")
-        if not isinstance(url, str):
-            raise HttpsError("the discovery document has no jwks_uri")
+        url = self._issuer.jwks_url or discover(self._issuer.issuer, "jwks_uri", ca=ca)
         status, document = fetch_json(url, ca=ca)
         if status != http.client.OK:
             raise HttpsError(f"{url}: status {status}")

@@ -98,20 +98,22 @@ def add(
     PROGRESSOR_CONTEXTS names.
     """
     contexts.check_name(name, "NAME")
-    known = contexts.read()
-    if name in known.by_name and not replace:
-        raise bad_input("NAME", f"context {name!r} already exists; replace it with --replace")
-    forget(name)
     context = given.context()
-    _write(known, {**known.by_name, name: context}, known.current or name)
+
+    def changed(known: Contexts) -> Contexts:
+        if name in known.by_name and not replace:
+            raise bad_input("NAME", f"context {name!r} already exists; replace it with --replace")
+        forget(name)
+        return Contexts(current=known.current or name, by_name={**known.by_name, name: context})
+
+    contexts.change(changed)
     _show(name, context, json=json, words=f"added context {name}")
 
 
 def use(name: str, /, *, json: Json = False) -> None:
     """Make a context the current one, which commands use by default."""
-    known = contexts.read()
-    context = known.get(name)
-    _write(known, known.by_name, name)
+    context = contexts.read().get(name)
+    contexts.change(lambda known: dataclasses.replace(known, current=name))
     _show(name, context, json=json, words=f"the current context is {name}")
 
 
@@ -137,16 +139,15 @@ def show_context(name: str = "", /, *, json: Json = False) -> None:
 
 def remove(name: str, /, *, json: Json = False) -> None:
     """Remove a context, and delete the tokens of its login."""
-    known = contexts.read()
-    context = known.get(name)
-    forget(name)
-    others = {key: it for key, it in known.by_name.items() if key != name}
-    _write(known, others, "" if known.current == name else known.current)
+    context = contexts.read().get(name)
+
+    def changed(known: Contexts) -> Contexts:
+        forget(name)
+        others = {key: it for key, it in known.by_name.items() if key != name}
+        return Contexts(current="" if known.current == name else known.current, by_name=others)
+
+    contexts.change(changed)
     _show(name, context, json=json, words=f"removed context {name}")
-
-
-def _write(known: Contexts, by_name: Mapping[str, Context], current: str) -> None:
-    contexts.write(dataclasses.replace(known, by_name=by_name, current=current))
 
 
 def _show(name: str, context: Context, *, json: bool, words: str = "") -> None:

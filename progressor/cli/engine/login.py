@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from progressor import errors
 from progressor.cli.engine.contexts import check_url
 from progressor.cli.input import contexts, login_tokens
-from progressor.cli.input.contexts import Context, TokenKind
+from progressor.cli.input.contexts import Context, Contexts, TokenKind
 from progressor.cli.input.options import Json, bad_input, option
 from progressor.cli.output import one_line, show
 
@@ -26,7 +26,7 @@ _INTERVAL_SECONDS = 5.0
 _SLOWER_SECONDS = 5.0
 _PATIENCE_SECONDS_MAX = 1800.0
 _SLOW_DOWN, _PENDING = "slow_down", "authorization_pending"
-_MEANINGS: Mapping[object, str] = {
+_MEANINGS: Mapping[str, str] = {
     "expired_token": "the code has expired; log in again",
     "access_denied": "the login was denied",
 }
@@ -56,15 +56,21 @@ async def login(
         raise bad_input("--context", "must be given: there is no current context")
     given = {"issuer": issuer, "client_id": client_id, "scope": scope, "token": token}
     fields: dict[str, Any] = {key: it for key, it in given.items() if it}
-    chosen = dataclasses.replace(known.get(name), **fields)
+    before = known.get(name)
+    chosen = dataclasses.replace(before, **fields)
     for key, value in (("--issuer", chosen.issuer), ("--client-id", chosen.client_id)):
         if not value:
             raise bad_input(key, f"must be given: context {name!r} does not set it")
     check_url("--issuer", chosen.issuer)
     tokens = await _tokens(chosen)
-    if chosen != known.by_name[name]:
-        by_name = {**known.by_name, name: chosen}
-        contexts.write(dataclasses.replace(known, by_name=by_name))
+
+    def changed(latest: Contexts) -> Contexts:
+        # The tokens must not go to an engine that they were not requested for.
+        if latest.by_name.get(name) != before:
+            raise bad_input("--context", f"{name!r} was changed during the login; log in again")
+        return dataclasses.replace(latest, by_name={**latest.by_name, name: chosen})
+
+    contexts.change(changed)
     with login_tokens.locked(name):
         login_tokens.write(name, tokens)
     document = {"context": name, "issuer": chosen.issuer, "is_renewed": bool(tokens.refresh_token)}
@@ -107,7 +113,7 @@ async def _tokens(context: Context) -> login_tokens.Tokens:
         async with asyncio.timeout(_seconds(device, "expires_in", _PATIENCE_SECONDS_MAX)):
             return await _polled(context, str(code), interval)
     except TimeoutError:
-        raise errors.ConfigError(context.issuer, str(_MEANINGS["expired_token"])) from None
+        raise errors.ConfigError(context.issuer, _MEANINGS["expired_token"]) from None
 
 
 async def _polled(context: Context, code: str, interval: float) -> login_tokens.Tokens:
@@ -133,13 +139,12 @@ async def _ask(
 def _refused(context: Context, answer: Mapping[str, Any]) -> errors.ConfigError:
     error = answer.get("error")
     words = (
-        _MEANINGS.get(error) or f"refused the login: {error}: {answer.get('error_description', '')}"
+        _MEANINGS.get(str(error))
+        or f"refused the login: {error}: {answer.get('error_description', '')}"
     )
     return errors.ConfigError(context.issuer, one_line(words))
 
 
 def _seconds(answer: Mapping[str, Any], key: str, otherwise: float) -> float:
-    value = answer.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # At least a second, so that polling pauses; at most half an hour.
-    return min(max(value, 1), _PATIENCE_SECONDS_MAX) if is_number and value else otherwise
+    return min(max(login_tokens.seconds_in(answer, key, otherwise), 1), _PATIENCE_SECONDS_MAX)

@@ -4,10 +4,12 @@ Options and environment variables take precedence. If they give a different addr
 ignored, so that its credentials are never sent to another engine.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -132,9 +134,24 @@ def check_name(name: str, key: str) -> None:
         raise errors.ConfigError(key, f"must be 1 to 64 of [a-z0-9._-], got {name!r}")
 
 
-def write(contexts: Contexts) -> None:
-    """Replace the file atomically; only its owner can read it."""
-    write_private(path(), "\n".join(_lines(contexts)))
+def change(changed: Callable[[Contexts], Contexts]) -> None:
+    """Replace the file atomically, one command at a time; only its owner can read it."""
+    with locked(path()):
+        write_private(path(), "\n".join(_lines(changed(read()))))
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Keep other commands from changing a file."""
+    lock = file.with_suffix(".lock")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        opened = lock.open("a")
+    except OSError as error:
+        raise errors.ConfigError(str(lock), f"cannot be written: {error.strerror}") from error
+    with opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
 
 
 def write_private(file: Path, text: str) -> None:

@@ -1,11 +1,10 @@
 """The tokens of a login: kept beside the contexts, and renewed when they are about to expire."""
 
-import contextlib
 import dataclasses
-import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ from progressor import errors
 from progressor.cli.input import contexts
 from progressor.cli.input.contexts import Context
 from progressor.clock import SystemClock
+from progressor.wire.tls import is_token
 
 _EARLY_SECONDS = 30.0
 _LIFETIME_SECONDS = 300.0
 """Of a token whose issuer says nothing of it."""
 
+_SECONDS_MAX = 1e9
 _OK = 200
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -61,6 +62,11 @@ class LoginToken:
 
 def _is_old(tokens: Tokens) -> bool:
     return SystemClock().now().timestamp() >= tokens.expires_at - _EARLY_SECONDS
+
+
+def locked(name: str) -> AbstractContextManager[None]:
+    """Keep other commands from renewing the same tokens: some issuers take each only once."""
+    return contexts.locked(path_of(name))
 
 
 def path_of(name: str) -> Path:
@@ -111,25 +117,32 @@ def tokens_of(answer: Mapping[str, Any], context: Context, earlier: Tokens | Non
     Raises:
         ConfigError: The token that is to go to the engine is not there.
     """
-    seconds = answer.get("expires_in")
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     given = {
         key: it
         for key in ("access_token", "id_token", "refresh_token")
-        if isinstance(it := answer.get(key), str)
+        if isinstance(it := answer.get(key), str) and is_token(it)
     }
     if earlier is not None:
         given = {"refresh_token": earlier.refresh_token, **given}
     found = Tokens(
         issuer=context.issuer,
         expires_at=SystemClock().now().timestamp()
-        + (seconds if is_number and seconds is not None else _LIFETIME_SECONDS),
+        + seconds_in(answer, "expires_in", _LIFETIME_SECONDS),
         **{"access_token": "", **given},
     )
     if not found.of_kind(context.token):
         words = f"has sent no {context.token} token; the scope is {context.scope!r}"
         raise errors.ConfigError(context.issuer, words)
     return found
+
+
+def seconds_in(answer: Mapping[str, Any], key: str, otherwise: float) -> float:
+    """Return how long something lasts by an answer; `otherwise` if that is no such number."""
+    value: object = answer.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return otherwise
+    # Neither not-a-number nor what no float can hold is between these.
+    return float(value) if 0 < value <= _SECONDS_MAX else otherwise
 
 
 def _renewed(name: str, context: Context) -> Tokens:
@@ -163,23 +176,7 @@ def ask(context: Context, endpoint: str, form: Mapping[str, str]) -> tuple[int, 
     from progressor.wire.https import HttpsError, discover, fetch_json  # noqa: PLC0415  # few commands need it
 
     try:
-        url = discover(context.issuer, ca=context.issuer_ca).get(endpoint)
-        if not isinstance(url, str):
-            raise errors.ConfigError(context.issuer, f"has no {endpoint}")
+        url = discover(context.issuer, endpoint, ca=context.issuer_ca)
         return fetch_json(url, form={"client_id": context.client_id, **form}, ca=context.issuer_ca)
     except HttpsError as error:
         raise errors.ConfigError(context.issuer, f"cannot be asked: {error}") from error
-
-
-@contextlib.contextmanager
-def locked(name: str) -> Iterator[None]:
-    """Keep other commands from renewing the same tokens: some issuers take each only once."""
-    file = path_of(name).with_suffix(".lock")
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        opened = file.open("a")
-    except OSError as error:
-        raise errors.ConfigError(str(file), f"cannot be written: {error.strerror}") from error
-    with opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hmac
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,8 @@ from urllib.parse import parse_qsl
 
 from joserfc import jws
 from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+from progressor.wire.tls import TlsFiles
 
 SigningKey = RSAKey | ECKey | OKPKey
 AUDIENCE = "progressor"
@@ -38,6 +41,7 @@ class TestIssuer:
         self.released.set()
         self.posts: dict[str, Posted] = {}
         self.more: dict[str, object] = {}
+        self.discovery: dict[str, object] = {}
 
     def documents(self) -> Mapping[str, object]:
         public = [key.as_dict(private=False) for key in self.keys.values()]
@@ -46,6 +50,7 @@ class TestIssuer:
                 "issuer": self.url,
                 "jwks_uri": f"{self.url}/keys",
                 **{name: f"{self.url}{path}" for name, path in self.more.items()},
+                **self.discovery,
             },
             "/keys": {"keys": public},
         }
@@ -88,7 +93,7 @@ def _base64(content: bytes) -> str:
 
 
 @contextlib.contextmanager
-def running_issuer() -> Iterator[TestIssuer]:
+def running_issuer(tls: TlsFiles | None = None) -> Iterator[TestIssuer]:
     """Serve an issuer until the context is left."""
     issuer = TestIssuer()
 
@@ -118,6 +123,11 @@ def running_issuer() -> Iterator[TestIssuer]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     issuer.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None and tls.certificate is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tls.certificate, tls.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        issuer.url = f"https://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from progressor.cli.input import contexts
 from progressor.cli.main import main
 from progressor.domain.access.rights import Role
 from progressor.domain.processes.process import process_key
@@ -325,6 +326,7 @@ async def test_a_login_lasts_by_its_refresh_token(
         ({"error": "access_denied"}, "the login was denied"),
         ({"error": "expired_token"}, "the code has expired"),
         ({"error": "invalid_client", "error_description": "no"}, "invalid_client: no"),
+        ({"error": ["no", {}]}, "refused the login: ['no', {}]"),
     ],
 )
 async def test_a_login_that_fails_says_why_and_keeps_nothing(
@@ -339,7 +341,54 @@ async def test_a_login_that_fails_says_why_and_keeps_nothing(
     code = await _run("login", "--issuer", engine.issuer.url, "--client-id", "cli")
 
     assert (code, said in capsys.readouterr().err) == (2, True)
-    assert [it.name for it in contexts_file.parent.iterdir()] == ["contexts.toml"]
+    assert list(contexts_file.parent.glob("*.json")) == []
+
+
+@pytest.mark.usefixtures("contexts_file")
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 10**400, -1, True, "soon"])
+async def test_odd_lifetimes_do_not_matter(engine: Engine, seconds: object) -> None:
+    token = {"access_token": engine.issuer.token(), "expires_in": seconds}
+    Devices(engine.issuer, (200, token))
+    await _run("context", "add", "here", "--address", engine.replica.address)
+
+    assert await _run("login", "--issuer", engine.issuer.url, "--client-id", "cli") == 0
+    assert await _run("access", "whoami") == 0
+
+
+@pytest.mark.usefixtures("contexts_file")
+@pytest.mark.parametrize("token", ["two lines\n", "\ud800", "", 7, "a" * 20_000])
+async def test_a_token_that_cannot_be_sent_is_not_kept(
+    engine: Engine, capsys: pytest.CaptureFixture[str], token: object
+) -> None:
+    Devices(engine.issuer, (200, {"access_token": token}))
+    await _run("context", "add", "here", "--address", engine.replica.address)
+
+    assert await _run("login", "--issuer", engine.issuer.url, "--client-id", "cli") == 2
+    assert "has sent no access token" in capsys.readouterr().err
+
+
+async def test_a_login_changes_nothing_else_and_is_for_one_engine(
+    engine: Engine, contexts_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[tuple[int, dict[str, object]]] = [(200, {"access_token": "t"})] * 2
+    devices = Devices(engine.issuer, *answers)
+    poll, meanwhile = engine.issuer.posts["/token"], ["other", "--address", "other:1"]
+
+    def poll_after_a_change(form: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
+        assert main(["context", "add", *meanwhile]) == 0
+        return poll(form)
+
+    engine.issuer.posts["/token"] = poll_after_a_change
+    await _run("context", "add", "here", "--address", engine.replica.address)
+    login = ("login", "--issuer", engine.issuer.url, "--client-id", "cli")
+    codes = [await _run(*login)]
+    meanwhile[:] = ["here", "--replace", "--address", "other:1"]
+    codes.append(await _run(*login))
+
+    assert (codes, devices.answers) == ([0, 2], [])
+    assert "'here' was changed during the login; log in again" in capsys.readouterr().err
+    assert set(contexts.read().by_name) == {"here", "other"}
+    assert list(contexts_file.parent.glob("*.json")) == []
 
 
 async def test_tokens_that_others_may_read_are_not_used(

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from progressor.api.guard.issuer_keys import IssuerKeys, Pace
 from progressor.settings.issuers import Issuer
 from tests.support.api.issuer import TestIssuer, running_issuer
+from tests.support.certificates import Pki
 from tests.support.engine.points import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
@@ -20,10 +22,12 @@ SOON = Pace(age=600, retry=600, gap=0, hold=PATIENCE_SECONDS)
 class Fetching:
     """Keys that are being fetched, and how each fetch has ended."""
 
-    def __init__(self, issuer: TestIssuer, pace: Pace, jwks_url: str = "") -> None:
+    def __init__(
+        self, issuer: TestIssuer, pace: Pace, jwks_url: str = "", ca: Path | None = None
+    ) -> None:
         self.results: list[str] = []
         settings = Issuer(
-            issuer=issuer.url, audiences=("a",), algorithms=("RS256",), jwks_url=jwks_url
+            issuer=issuer.url, audiences=("a",), algorithms=("RS256",), jwks_url=jwks_url, ca=ca
         )
         self.keys = IssuerKeys("corp", settings, counted=self.results.append, pace=pace)
 
@@ -125,6 +129,21 @@ async def test_the_discovery_document_must_be_that_of_the_issuer() -> None:
             await keys.ask()
 
             assert (keys.get("rsa"), fetching.results) == (None, ["failed"])
+
+
+async def test_an_issuer_elsewhere_sends_nobody_to_services_of_this_machine(
+    tmp_path: Path,
+) -> None:
+    pki = Pki(tmp_path)
+    with running_issuer() as inside, running_issuer(pki.issue("issuer")) as issuer:
+        fetching = Fetching(issuer, SOON, ca=pki.ca)
+        async with fetching.running() as keys:
+            await keys.ask()
+            issuer.discovery = {"jwks_uri": f"{inside.url}/keys"}
+            await keys.ask()
+
+    assert fetching.results == ["ok", "failed"]
+    assert inside.asked == []
 
 
 async def test_a_slow_issuer_holds_a_request_only_for_a_moment() -> None:

@@ -1,11 +1,14 @@
 """Contexts: what a command takes from its context, and what it does not."""
 
+import dataclasses
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from progressor.cli.input import contexts, login_tokens
 from progressor.cli.input.options import EngineOptions
 from progressor.cli.main import build_app, main
 
@@ -142,7 +145,7 @@ def test_contexts_are_added_used_and_removed(
     assert codes == [0, 0, 2, 0, 0, 0, 2, 0]
     assert _options().tls_ca == file.parents[1] / "ca.pem"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [it.name for it in file.parent.iterdir()] == ["contexts.toml"]
+    assert {it.name for it in file.parent.iterdir()} == {"contexts.lock", "contexts.toml"}
     assert "context 'b' already exists" in capsys.readouterr().err
 
 
@@ -150,3 +153,28 @@ def test_a_command_that_is_printed_names_its_context(file: Path) -> None:
     _given(file)
 
     assert _options("--token-file", "/t").again == " --context prod --token-file /t"
+
+
+def test_two_changes_at_once_lose_nothing() -> None:
+    other = threading.Thread(target=main, args=(["context", "add", "b", "--address", "h:2"],))
+
+    def changed(known: contexts.Contexts) -> contexts.Contexts:
+        other.start()
+        other.join(0.1)  # it waits for this one
+        return dataclasses.replace(known, by_name={"a": contexts.Context(address="h:1")})
+
+    contexts.change(changed)
+    other.join()
+
+    assert set(contexts.read().by_name) == {"a", "b"}
+
+
+def test_a_context_that_is_not_replaced_keeps_its_login(file: Path) -> None:
+    _given(file)
+    login_tokens.write("dev", login_tokens.Tokens(issuer="", expires_at=0, access_token="t"))
+
+    assert main(["context", "add", "dev", "--replace", "--address", "no port"]) == 2
+    assert main(["context", "add", "dev", "--address", "h:1"]) == 2
+    assert login_tokens.read("dev") is not None
+    assert main(["context", "add", "dev", "--replace", "--address", "h:1"]) == 0
+    assert login_tokens.read("dev") is None
