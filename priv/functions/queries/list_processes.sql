@@ -25,7 +25,10 @@ AS $$
 DECLARE
     v_found      tid[];
     v_walked     jsonb := walked_filter(p_filter);
-    v_is_walked  boolean := NOT v_walked @> (p_filter - '{namespace,but_namespace}'::text[]);
+    v_is_walked  boolean := NOT v_walked @> (p_filter - '{namespace,but_namespace,seen}'::text[]);
+    v_seen       text[] := CASE
+        WHEN p_filter ? 'namespace' THEN ARRAY[p_filter ->> 'namespace']
+        WHEN p_filter ? 'seen' THEN ARRAY(SELECT jsonb_array_elements_text(p_filter -> 'seen')) END;
     v_before     text := 'true';
     v_size       integer := greatest(p_examined_max / 50, 1);
     v_examined   integer := 0;
@@ -46,7 +49,7 @@ BEGIN
         SELECT w.*
         INTO v_until
         FROM find_window(
-            p_filter ->> 'namespace', filter_conditions(v_walked) || ' AND ' || v_before, v_size) w
+            v_seen, filter_conditions(v_walked) || ' AND ' || v_before, v_size) w
         WHERE v_is_walked AND v_found IS NULL;
         RETURN QUERY EXECUTE format(
             $query$
@@ -70,6 +73,8 @@ BEGIN
             CASE
                 WHEN v_found IS NOT NULL THEN '(SELECT) n'
                 WHEN p_filter ? 'namespace' THEN format('(SELECT %L::text) n (name)', p_filter ->> 'namespace')
+                WHEN v_seen IS NOT NULL
+                    THEN format('(SELECT n.name FROM namespaces n WHERE n.name = ANY (%L::text[])) n', v_seen)
                 ELSE format(
                     '(SELECT n.name FROM namespaces n WHERE n.name IS DISTINCT FROM %L) n',
                     p_filter ->> 'but_namespace')

@@ -1,10 +1,11 @@
--- Pages through the groups of failures of a namespace, or of all: those with most broken processes first, then those
+-- Pages through the groups of failures of a namespace, or of p_seen, or of all (null): those with most broken processes first, then those
 -- seen last. Broken processes are counted up to p_count_max in each group, in the index processes_by_failure.
 -- Locks: none.
 -- Returns: at most p_limit groups behind the one named by p_before_*. sample_process_id: a broken process of the group,
 -- if it has one.
 CREATE FUNCTION list_failures(
     p_namespace    text,
+    p_seen         text[],
     p_failure_id   text,
     p_broken_only  boolean,
     p_count_max    integer,
@@ -48,6 +49,7 @@ BEGIN
             FROM new_failures f
         ) f
         WHERE (p_namespace = '' OR f.namespace = p_namespace)
+            AND (p_seen IS NULL OR f.namespace = ANY (p_seen))
             AND (p_failure_id = '' OR f.failure_id = p_failure_id)
         GROUP BY f.namespace, f.failure_id
         OFFSET 0

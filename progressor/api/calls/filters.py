@@ -10,7 +10,7 @@ from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.views.filter import ProcessFilter
 from progressor.v1 import types_pb2
 from progressor.wire import fields as wire
-from progressor.wire.shapes import Shape, Violations, any_of
+from progressor.wire.shapes import UNSENT, Shape, Violations, any_of
 
 _FAILURE_ID = re.compile("[0-9a-f]{12}")
 
@@ -48,4 +48,5 @@ FILTER = Shape(
     failure_id=if_given(check_failure_id),
     failure_reason=text_of(REASON_BYTES_MAX),
     id_prefix=if_given(check_id),
+    seen=UNSENT,
 )

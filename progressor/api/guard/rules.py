@@ -54,8 +54,12 @@ def _filtered(request: Any) -> Iterable[str]:  # noqa: ANN401  # of many
     return (request.filter.namespace,)
 
 
-def _filtered_or_any(request: Any) -> Iterable[str]:  # noqa: ANN401  # of one
+def _filtered_or_any(request: Any) -> Iterable[str]:  # noqa: ANN401  # of two
     return (request.namespace,) if request.namespace else ()
+
+
+def _in_filter_or_any(request: Any) -> Iterable[str]:  # noqa: ANN401  # of two
+    return (request.filter.namespace,) if request.filter.namespace else ()
 
 
 def _with_nodes(request: Any) -> Iterable[str]:  # noqa: ANN401  # of a job
@@ -79,6 +83,7 @@ _PLACES: Mapping[_Places, str] = {
     _described: "its namespace; with processor_credentials, all namespaces",
     _filtered: "the namespace of its filter",
     _filtered_or_any: f"{ANYWHERE}, or the one that it names",
+    _in_filter_or_any: f"{ANYWHERE}, or the one that it names",
     _with_nodes: "its namespace and those of its nodes",
     _with_scheduled_nodes: "its namespace and those of its nodes",
 }
@@ -90,10 +95,12 @@ def _rules(right: Right | None, places: _Places, *rpcs: str) -> dict[str, Rule]:
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     _rules(None, _none, "WhoAmI", "CheckAccess", "Session")
-    | _rules(Right.READ, _own, "Get", "Trace", "ListFailures", "GetJob", "ListJobs", "WatchJob")
+    | _rules(Right.READ, _own, "Get", "Trace", "GetJob", "ListJobs", "WatchJob")
     | _rules(Right.READ, _own, "ListGates", "GetGate", "GetSchedule", "ListSchedules")
     | _rules(Right.READ, _named, "GetNamespace")
-    | _rules(Right.READ, _filtered, "List", "Count", "PreviewBulk")
+    | _rules(Right.READ, _filtered_or_any, "ListFailures")
+    | _rules(Right.READ, _in_filter_or_any, "List", "Count")
+    | _rules(Right.READ, _filtered, "PreviewBulk")
     | _rules(Right.READ, _none, "ListNamespaces", "ListReplicas", "GetActivity")
     | _rules(Right.READ, _none, "GetBulk", "ListBulks", "ListBulkResults")
     | _rules(Right.CALL, _own, "Start", "Call", "Notify", "AwaitTask", "AwaitProcess")

@@ -226,6 +226,7 @@ _FAILURES = Shape(
     failure_id=if_given(check_failure_id),
     page_size=PAGE_SIZE,
     before=page_tokens.FAILURES.field,
+    seen=UNSENT,
 )
 
 get_from_wire = Shape(Reading, pb.GetRequest).read

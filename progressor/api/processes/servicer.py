@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from progressor import errors
 from progressor.api.calls.servicer import Backend, Servicer, log_change, reading, seconds_left
-from progressor.api.calls.traces import CallContext, trace_context_of
+from progressor.api.calls.traces import CallContext, caller_of, trace_context_of
 from progressor.api.calls.turns import Turns
 from progressor.api.processes import requests, responses
 from progressor.api.processes.requests import (
@@ -18,15 +18,20 @@ from progressor.api.processes.requests import (
     Termination,
     Tracing,
 )
+from progressor.domain.access.rights import EVERYTHING, Right
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.failure import NOT_BROKEN, Broken, FailureQuery
+from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import HistoryPage, ProcessQuery, ProcessView
 from progressor.v1 import process_service_pb2 as pb
 from progressor.wire import processes as process_wire
 
 T = TypeVar("T")
+
+_NAMESPACES_MAX = 1000
+"""Namespaces that are read at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -119,20 +124,41 @@ class ProcessServicer(Servicer):
         return responses.trace_to_wire(traces, page_size=tracing.limit)
 
     @reading(requests.list_from_wire)
-    async def list(self, query: ProcessQuery, _: CallContext) -> pb.ListResponse:
+    async def list(self, query: ProcessQuery, context: CallContext) -> pb.ListResponse:
+        query = dataclasses.replace(query, filter=await self._filter(query.filter, context))
         return responses.list_to_wire(await self._backend().processes.page(query))
 
     @reading(requests.count_from_wire)
-    async def count(self, asked: Counting, _: CallContext) -> pb.CountResponse:
-        counted = await self._backend().counts.count(asked.filter, exact_max=asked.exact_max)
+    async def count(self, asked: Counting, context: CallContext) -> pb.CountResponse:
+        wanted = await self._filter(asked.filter, context)
+        counted = await self._backend().counts.count(wanted, exact_max=asked.exact_max)
         return responses.count_to_wire(counted)
 
     @reading(requests.failures_from_wire)
-    async def list_failures(self, query: FailureQuery, _: CallContext) -> pb.ListFailuresResponse:
+    async def list_failures(
+        self, query: FailureQuery, context: CallContext
+    ) -> pb.ListFailuresResponse:
+        seen = await self._seen(query.namespace, context)
         # One more than requested shows whether there is a next page.
-        wanted = dataclasses.replace(query, page_size=query.page_size + 1)
+        wanted = dataclasses.replace(query, page_size=query.page_size + 1, seen=seen)
         found = await self._backend().failures.list(wanted)
         return responses.failures_to_wire(found, page_size=query.page_size)
+
+    async def _filter(self, wanted: ProcessFilter, context: CallContext) -> ProcessFilter:
+        return dataclasses.replace(wanted, seen=await self._seen(wanted.namespace, context))
+
+    async def _seen(self, namespace: str, context: CallContext) -> tuple[str, ...] | None:
+        """Return the namespaces that a list is to show; None: it names one, or may show all."""
+        caller = caller_of(context)
+        if namespace or caller.may(Right.READ, EVERYTHING):
+            return None
+        seen, after = list[str](), ""
+        while True:  # ends with the last namespace
+            found = await self._backend().namespaces.list(after=after, limit=_NAMESPACES_MAX)
+            seen.extend(it.name for it in found if caller.may(Right.READ, it.name))
+            if len(found) < _NAMESPACES_MAX:
+                return tuple(seen)
+            after = found[-1].name
 
     async def await_task(
         self, message: pb.AwaitTaskRequest, context: CallContext

@@ -63,6 +63,8 @@ NOT_BROKEN = Broken()
 class FailureQuery:
     """Which groups are asked for; ``namespace`` "" and ``failure_id`` "": all.
 
+    ``seen``: only those of these namespaces; None: of any.
+
     ``broken_only``: only those with a process that is broken now. ``page_size`` is 1 .. 1,001: a
     page, and one more to see whether it is the last.
     """
@@ -72,3 +74,4 @@ class FailureQuery:
     broken_only: bool = False
     page_size: int = 100
     before: Place | None = None
+    seen: tuple[str, ...] | None = None

@@ -11,7 +11,8 @@ from progressor.domain.processes.process import ProcessStatus
 class ProcessFilter:
     """Matches processes that match each field; a field with its default matches all.
 
-    ``namespace`` "" is all of them but the engine's own, OPERATIONS. The spans contain their first
+    ``namespace`` "" is all of them but the engine's own, OPERATIONS; of these only those in
+    ``seen``, unless that is None. The spans contain their first
     instant and not their last. ``failure_id`` is a group of failures, ``broken_from``
     and ``broken_to`` the time of breaking: like ``failure_reason``, they match only processes in
     error.
@@ -27,6 +28,7 @@ class ProcessFilter:
     broken_from: dt.datetime | None = None
     broken_to: dt.datetime | None = None
     id_prefix: str = ""
+    seen: tuple[str, ...] | None = None
 
 
 EVERYTHING = ProcessFilter()

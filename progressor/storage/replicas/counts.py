@@ -64,12 +64,13 @@ class Counts:
 
         With no more than a namespace and statuses in the filter: from the counts.
         """
-        if fields_of(processes).keys() <= {"namespace", "statuses"}:
+        if fields_of(processes).keys() <= {"namespace", "statuses", "seen"}:
             found = await self.read(processes.namespace)
             counts = tuple(
                 it.of(processes.statuses)
                 for it in found
                 if processes.namespace or it.namespace != OPERATIONS
+                if processes.seen is None or it.namespace in processes.seen
             )
             return ProcessCount(
                 count=sum(it.total for it in counts),

@@ -26,4 +26,5 @@ def filter_document(processes: ProcessFilter) -> Jsonb:
 
 def fields_of(processes: ProcessFilter) -> dict[str, Any]:
     fields = {it.name: getattr(processes, it.name) for it in dataclasses.fields(processes)}
-    return {name: value for name, value in fields.items() if value}
+    # Nothing may be seen if that is empty.
+    return {name: it for name, it in fields.items() if it or (name == "seen" and it is not None)}

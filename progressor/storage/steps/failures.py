@@ -50,6 +50,7 @@ class Failures:
             return await self._list_failures.rows(
                 connection,
                 namespace=query.namespace,
+                seen=None if query.seen is None else list(query.seen),
                 failure_id=query.failure_id,
                 broken_only=query.broken_only,
                 count_max=BROKEN_COUNT_MAX,

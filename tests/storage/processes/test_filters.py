@@ -54,6 +54,7 @@ def matches(wanted: ProcessFilter, process: Process) -> bool:
         (
             (wanted.namespace or process.key.namespace) == process.key.namespace,
             wanted.namespace or process.key.namespace != OPERATIONS,
+            wanted.seen is None or process.key.namespace in wanted.seen,
             not wanted.statuses or process.status in wanted.statuses,
             wanted.created_from is None or process.created_at >= wanted.created_from,
             wanted.created_to is None or process.created_at < wanted.created_to,
@@ -75,6 +76,7 @@ def random_filters(everything: Sequence[Process], count: int) -> list[ProcessFil
         process = chance.choice(everything)
         values = {
             "namespace": process.key.namespace,
+            "seen": tuple(chance.sample(["orders", "elsewhere", "gone"], chance.randint(0, 3))),
             "statuses": tuple(chance.sample([*ProcessStatus], chance.randint(1, 3))),
             "metadata": process.metadata,
             "failure_id": process.failure_id,

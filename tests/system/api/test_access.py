@@ -287,6 +287,25 @@ async def test_lists_show_what_one_may_see(engine: Engine) -> None:
     assert {it.namespace for it in activity.queues} <= {OWN}
 
 
+async def test_lists_over_all_namespaces_show_what_one_may_see(engine: Engine) -> None:
+    nowhere = await engine.token_of("reads-nothing", Role.READER, namespace="gone-*")
+    seen = []
+    for token in (engine.tokens[Role.READER], nowhere, engine.admin_token):
+        async with engine.client(token) as client:
+            listed = {it.namespace async for it in client.list(all_namespaces=True)}
+            counted = await client.count(all_namespaces=True)
+            matched = await client.count(all_namespaces=True, id_prefix="kept")
+            failures = [it async for it in client.failures(all_namespaces=True)]
+            namespaces = {it.namespace for it in counted.namespaces}
+            seen.append((listed, namespaces & {OWN, OTHER}, matched.count, failures))
+
+    assert seen == [
+        ({OWN}, {OWN}, 1, []),
+        (set(), set(), 0, []),
+        ({OWN, OTHER}, {OWN, OTHER}, 2, []),
+    ]
+
+
 async def test_the_answer_of_a_refusal_says_nothing_of_its_reason(engine: Engine) -> None:
     _, text = await engine.admin.access.create_token("shop")
     wrong = text[:-1] + ("0" if text[-1] != "0" else "1")

@@ -10,7 +10,8 @@ AS $$
 DECLARE
     v_walked   jsonb := walked_filter(p_filter);
     v_walk     text := filter_conditions(v_walked || jsonb_strip_nulls(jsonb_build_object(
-        'namespace', p_filter -> 'namespace', 'but_namespace', p_filter -> 'but_namespace')));
+        'namespace', p_filter -> 'namespace', 'but_namespace', p_filter -> 'but_namespace',
+        'seen', p_filter -> 'seen')));
     v_few      tid[];
     v_of_few   bigint;
     v_examined bigint;

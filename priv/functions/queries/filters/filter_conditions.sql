@@ -10,6 +10,7 @@ AS $$
 BEGIN
     RETURN (SELECT coalesce(nullif(concat_ws(' AND ',
         'p.namespace = ' || quote_literal(f.namespace) || ' COLLATE "C"',
+        'p.namespace = ANY (' || quote_literal(f.seen) || '::text[])',
         'p.namespace <> ' || quote_literal(f.but_namespace),
         CASE WHEN f.statuses = '{error}' OR f.failure_id IS NOT NULL OR f.failure_reason IS NOT NULL
                 OR f.broken_from IS NOT NULL OR f.broken_to IS NOT NULL
@@ -30,6 +31,6 @@ BEGIN
     FROM jsonb_to_record(p_filter) AS f (
         namespace text, statuses process_status[], created_from timestamptz, created_to timestamptz,
         metadata jsonb, failure_id text, failure_reason text, broken_from timestamptz,
-        broken_to timestamptz, id_prefix text, but_namespace text, has_task boolean));
+        broken_to timestamptz, id_prefix text, but_namespace text, seen text[], has_task boolean));
 END;
 $$;

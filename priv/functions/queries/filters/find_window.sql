@@ -1,10 +1,10 @@
--- Finds how far back about p_limit processes reach that meet conditions which the index of List decides, in one namespace
--- or in all: of each it counts a share of p_limit, as large as its share of the processes. Reads no more
+-- Finds how far back about p_limit processes reach that meet conditions which the index of List decides, in some namespaces
+-- or, if they are null, in all: of each it counts a share of p_limit, as large as its share of the processes. Reads no more
 -- than the index.
 -- Locks: none.
 -- Returns: the last place, in the order of List, up to which none of them has more than its share; null: the end.
 CREATE FUNCTION find_window(
-    p_namespace  text,
+    p_namespaces text[],
     p_conditions text,
     p_limit      integer,
     OUT at         timestamptz,
@@ -29,7 +29,7 @@ BEGIN
                 FROM process_counts c
                 GROUP BY c.namespace
             ) c ON c.namespace = n.name
-            WHERE n.name = %1$L OR %1$L IS NULL
+            WHERE n.name = ANY (%1$L::text[]) OR %1$L IS NULL
         ) n
         CROSS JOIN LATERAL (
             SELECT p.created_at, p.namespace, p.process_id
@@ -42,7 +42,7 @@ BEGIN
         ORDER BY p.created_at DESC, p.namespace COLLATE "C" DESC, p.process_id COLLATE "C" DESC
         LIMIT 1
         $query$,
-        p_namespace, p_conditions, p_limit)
+        p_namespaces, p_conditions, p_limit)
     INTO at, namespace, process_id;
 END;
 $$;
