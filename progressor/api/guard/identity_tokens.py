@@ -24,7 +24,10 @@ from progressor.wire.fields import shown
 
 TOKEN_BYTES_MAX = 16 * 1024
 GROUPS_MAX = 512
-_REMEMBERED_MAX = 10_000
+_WEIGHT_MAX = 500_000
+"""Of the remembered tokens, about 80 bytes each: 10,000 tokens, fewer if they have many groups."""
+
+_TOKEN_WEIGHT = 50
 
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 """Issuers sign other tokens with the same key, such as logout tokens; their types differ."""
@@ -70,6 +73,7 @@ class IdentityTokens:
         self._issuers = {it.settings.issuer: it for it in issuers}
         self._clock = clock
         self._remembered: dict[bytes, _Checked] = {}
+        self._weight = 0
 
     def principal_of(self, token: str) -> Principal:
         """Return the principal that a token names.
@@ -83,14 +87,24 @@ class IdentityTokens:
         digest, now = hashlib.sha256(token.encode()).digest(), self._clock.now().timestamp()
         known = self._remembered.get(digest)
         if known is None or known.issuer.keys.get(known.kid) is not known.key:
+            self._forget(digest)
             known = self._checked(token, now)
-            if len(self._remembered) >= _REMEMBERED_MAX:
-                del self._remembered[next(iter(self._remembered))]
-            self._remembered[digest] = known
+            self._remember(digest, known)
         if known.expires_at <= now:
-            self._remembered.pop(digest, None)
+            self._forget(digest)
             _refuse(f"an identity token of {known.principal.name}, which has expired")
         return known.principal
+
+    def _remember(self, digest: bytes, checked: _Checked) -> None:
+        self._weight += _weight_of(checked)
+        while self._weight > _WEIGHT_MAX:
+            self._forget(next(iter(self._remembered)))
+        self._remembered[digest] = checked
+
+    def _forget(self, digest: bytes) -> None:
+        known = self._remembered.pop(digest, None)
+        if known is not None:
+            self._weight -= _weight_of(known)
 
     def _checked(self, token: str, now: float) -> _Checked:
         signed, claims = _parsed(token)
@@ -113,6 +127,10 @@ class IdentityTokens:
             kid=kid,
             key=key,
         )
+
+
+def _weight_of(checked: _Checked) -> int:
+    return _TOKEN_WEIGHT + len(checked.principal.groups)
 
 
 def _refuse(why: str) -> NoReturn:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from progressor.api.guard import identity_tokens
 from progressor.api.guard.issuer_keys import IssuerKeys, Pace
+from progressor.clock import SystemClock
 from progressor.settings.issuers import Issuer
-from tests.support.api.issuer import TestIssuer, running_issuer
+from tests.support.api.issuer import AUDIENCE, TestIssuer, running_issuer
 from tests.support.certificates import Pki
 from tests.support.engine.points import PATIENCE_SECONDS, eventually
 
@@ -159,3 +161,25 @@ async def test_a_slow_issuer_holds_a_request_only_for_a_moment() -> None:
             await fetching.ended(1)
 
             assert keys.get("rsa") is not None
+
+
+async def test_few_tokens_with_many_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity_tokens, "_WEIGHT_MAX", 1_200)
+    with running_issuer() as issuer:
+        fetching = Fetching(issuer, SOON)
+        async with fetching.running() as keys:
+            await keys.ask()
+            settings = Issuer(
+                issuer=issuer.url, audiences=(AUDIENCE,), algorithms=("RS256",), groups_claim="g"
+            )
+            known = identity_tokens.KnownIssuer(name="corp", settings=settings, keys=keys)
+            checked = identity_tokens.IdentityTokens([known], SystemClock())
+            heavy = [issuer.token(g=[str(it) for it in range(500)], jti=it) for it in range(5)]
+            for token in (*heavy, *heavy, issuer.token()):
+                assert checked.principal_of(token).name == "user:corp/ada"
+
+            assert [len(it.principal.groups) for it in checked._remembered.values()] == [
+                500,
+                500,
+                0,
+            ]
