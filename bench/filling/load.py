@@ -19,7 +19,7 @@ from bench.filling.templates import HEADER, TRAILER
 from progressor.domain.processes.task import TaskType
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
-from progressor.storage.rows.documents import failure_text
+from progressor.storage.postgres.rows.documents import failure_text
 
 _LANES: Sequence[Sequence[str]] = (("tasks",), ("events", "processes", "schedule"))
 """Tables loaded one after the other, in as many connections: about the same work in each."""

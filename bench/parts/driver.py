@@ -15,7 +15,7 @@ from bench.parts.raw_writes import Functions, calls, settlements
 from progressor.domain.processes.process import process_key
 from progressor.settings.sections import Database
 from progressor.storage.access.first_admin import create_first_admin
-from progressor.storage.rows import arrays
+from progressor.storage.postgres.rows import arrays
 
 _Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 _TABLE = "bench_commits"

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from bench.parts import plans
 from progressor.domain.processes.process import ProcessKey
-from progressor.storage.rows.arrays import COLUMNS, Column
+from progressor.storage.postgres.rows.arrays import COLUMNS, Column
 
 _REPLICA_ID = 0
 """The id of no replica. Leases last milliseconds; a scan acts only if it sees one twice."""

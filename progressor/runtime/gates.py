@@ -18,7 +18,7 @@ from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.gates.gates import BEFORE_ALL, Evicted, Gates, IdleUntil
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.rows.effects import Again, Effects
+from progressor.storage.postgres.rows.effects import Again, Effects
 
 _log = logging.getLogger(__name__)
 

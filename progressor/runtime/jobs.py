@@ -27,7 +27,7 @@ from progressor.storage.jobs.jobs import (
     Maintained,
     RunningJobs,
 )
-from progressor.storage.rows.effects import Effects
+from progressor.storage.postgres.rows.effects import Effects
 from progressor.telemetry.instruments import Labels
 
 _log = logging.getLogger(__name__)

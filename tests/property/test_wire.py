@@ -24,7 +24,7 @@ from progressor.domain.jobs.job import Job, Node
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import JobOptions, Leadership, Part, ProcessKey
 from progressor.sdk.values.constraints import constraints_from_wire, constraints_to_wire
-from progressor.storage.rows.documents import options_text, part_of
+from progressor.storage.postgres.rows.documents import options_text, part_of
 from progressor.v1 import namespace_service_pb2, nodes_pb2, process_service_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire import nodes as node_wire

@@ -38,13 +38,13 @@ from progressor.processor.channels import Channels
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.queues import DueQueue, GateQueue, KeyQueue
 from progressor.runtime.effects.replies import Replies
-from progressor.storage.processes.settlements import Due, Entry, Written
-from progressor.storage.rows.effects import (
+from progressor.storage.postgres.rows.effects import (
     FAILED_PRECONDITION,
     NO_EFFECTS,
     Cancellation,
     Effects,
 )
+from progressor.storage.processes.settlements import Due, Entry, Written
 from progressor.telemetry.logs import fields as log_fields
 
 _log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from progressor.runtime.core.context import Context
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.measures import MILLISECONDS
 from progressor.runtime.effects.ends import Ends
+from progressor.storage.postgres.rows.effects import AwaitedEnd, RevokedLease
 from progressor.storage.processes.results import Results, Word
-from progressor.storage.rows.effects import AwaitedEnd, RevokedLease
 from progressor.telemetry.instruments import Labels
 
 Waiter = asyncio.Future[TaskResult]

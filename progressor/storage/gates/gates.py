@@ -18,7 +18,7 @@ from progressor.domain.gates.gate import (
 )
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.effects import (
+from progressor.storage.postgres.rows.effects import (
     BATCH_MAX,
     Again,
     Effects,

@@ -26,14 +26,14 @@ from progressor.domain.views.bulk import (
 )
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.effects import (
+from progressor.storage.postgres.rows.effects import (
     FAILED_PRECONDITION,
     NO_EFFECTS,
     Effects,
     cancellations,
     gate_effects,
 )
-from progressor.storage.rows.filters import EXAMINED_MAX, filter_document
+from progressor.storage.postgres.rows.filters import EXAMINED_MAX, filter_document
 
 _SQL = statements.load("jobs/bulks")
 

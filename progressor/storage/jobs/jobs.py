@@ -18,7 +18,7 @@ from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
-from progressor.storage.rows.effects import (
+from progressor.storage.postgres.rows.effects import (
     FAILED_PRECONDITION,
     JOB_HAS_ENDED,
     Effects,
@@ -26,7 +26,7 @@ from progressor.storage.rows.effects import (
     cancellations_of,
     gate_effects,
 )
-from progressor.storage.rows.records import reader
+from progressor.storage.postgres.rows.records import reader
 
 _SQL = statements.load("jobs/jobs")
 _ROUND = "recover_jobs"

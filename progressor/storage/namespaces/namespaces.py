@@ -14,7 +14,7 @@ from progressor.domain.processes.policy import Pause
 from progressor.storage.namespaces.pauses import Pauses
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.effects import Effects
+from progressor.storage.postgres.rows.effects import Effects
 
 _SQL = statements.load("namespaces/namespaces")
 _KEPT_APART = ("name", "created_at", "updated_at", "revision", "pause")

@@ -11,7 +11,7 @@ from progressor.clock import Clock
 from progressor.storage.postgres import attempt
 from progressor.storage.postgres.functions import Function, Functions
 from progressor.storage.postgres.pools import Connection, Pool, connection_of
-from progressor.storage.rows import records
+from progressor.storage.postgres.rows import records
 
 R = TypeVar("R")
 

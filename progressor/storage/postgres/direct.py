@@ -41,7 +41,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Connection, before_sending
-from progressor.storage.rows.arrays import Column, instant
+from progressor.storage.postgres.rows.arrays import Column, instant
 
 LOOK_SECONDS = 0.25
 """How often to look after statements under way, whether or not anything was heard."""

@@ -17,8 +17,8 @@ from psycopg import sql
 
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.rows import records
-from progressor.storage.rows.arrays import COLUMNS, Column
+from progressor.storage.postgres.rows import records
+from progressor.storage.postgres.rows.arrays import COLUMNS, Column
 
 _LOCK = 7_306_914
 

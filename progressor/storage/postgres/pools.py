@@ -50,13 +50,13 @@ import psycopg_pool
 
 from progressor import errors
 from progressor.settings.sections import Database
+from progressor.storage.postgres.rows import arrays
 from progressor.storage.postgres.writer import (
     bound_idle,
     connection_string,
     insists_on_writes,
     refuse_read_only,
 )
-from progressor.storage.rows import arrays
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 

@@ -35,14 +35,14 @@ from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
-from progressor.storage.rows.documents import (
+from progressor.storage.postgres.rows.documents import (
     constraints_text,
     history_columns,
     json_text,
     options_text,
 )
-from progressor.storage.rows.effects import NO_EFFECTS, Effects, gate_effects
-from progressor.storage.rows.records import reader
+from progressor.storage.postgres.rows.effects import NO_EFFECTS, Effects, gate_effects
+from progressor.storage.postgres.rows.records import reader
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Pool
+from progressor.storage.postgres.rows.records import reader
 from progressor.storage.processes.settlements import Due
-from progressor.storage.rows.records import reader
 
 _SQL = statements.load("processes/claims")
 

@@ -15,8 +15,8 @@ from progressor.domain.processes.process import Process, ProcessKey, ProcessStat
 from progressor.domain.views.process import Listed, Place, ProcessPage, ProcessQuery, place_of
 from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.filters import EXAMINED_MAX, filter_document
-from progressor.storage.rows.records import reader
+from progressor.storage.postgres.rows.filters import EXAMINED_MAX, filter_document
+from progressor.storage.postgres.rows.records import reader
 
 LOOKED_AT_MAX = 5000
 """Processes that are looked at for one page."""

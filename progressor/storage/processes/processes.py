@@ -25,18 +25,18 @@ from progressor.storage.postgres import attempt, statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Connection, connection_of
-from progressor.storage.processes.histories import Histories, Traces
-from progressor.storage.processes.listings import Listings, task_of
-from progressor.storage.replicas.status import Watch
-from progressor.storage.rows.documents import failure_text, json_text, timers_text
-from progressor.storage.rows.effects import (
+from progressor.storage.postgres.rows.documents import failure_text, json_text, timers_text
+from progressor.storage.postgres.rows.effects import (
     FAILED_PRECONDITION,
     Effects,
     Later,
     cancellations,
     gate_effects,
 )
-from progressor.storage.rows.records import reader
+from progressor.storage.postgres.rows.records import reader
+from progressor.storage.processes.histories import Histories, Traces
+from progressor.storage.processes.listings import Listings, task_of
+from progressor.storage.replicas.status import Watch
 
 _SQL = statements.load("processes/processes")
 

@@ -29,7 +29,7 @@ from progressor.domain.processes.settlement import (
     messages_of,
 )
 from progressor.domain.processes.task import TaskError, TaskType
-from progressor.storage.rows.documents import (
+from progressor.storage.postgres.rows.documents import (
     constraints_text,
     failure_text,
     history_columns,

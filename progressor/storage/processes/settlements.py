@@ -32,9 +32,8 @@ from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
-from progressor.storage.processes.settlement_columns import columns, error_of, job_columns
-from progressor.storage.rows.documents import part_of
-from progressor.storage.rows.effects import (
+from progressor.storage.postgres.rows.documents import part_of
+from progressor.storage.postgres.rows.effects import (
     NO_EFFECTS,
     Cancelled,
     Effects,
@@ -42,7 +41,8 @@ from progressor.storage.rows.effects import (
     gate_effects,
     job_effects,
 )
-from progressor.storage.rows.records import members, reader
+from progressor.storage.postgres.rows.records import members, reader
+from progressor.storage.processes.settlement_columns import columns, error_of, job_columns
 from progressor.telemetry.metrics.registry import Metrics
 
 _SQL = statements.load("processes/settlements")

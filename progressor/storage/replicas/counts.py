@@ -20,7 +20,7 @@ from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import BoundedConnection, translated
-from progressor.storage.rows.filters import fields_of, filter_document
+from progressor.storage.postgres.rows.filters import fields_of, filter_document
 
 _SQL = statements.load("replicas/counts")
 

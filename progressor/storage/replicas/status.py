@@ -20,7 +20,7 @@ import msgspec
 from progressor.domain.views.replica import Facts, NamespaceLoad, ReplicaView
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.records import reader
+from progressor.storage.postgres.rows.records import reader
 
 _SQL = statements.load("replicas/replicas")
 

@@ -29,9 +29,9 @@ from progressor.domain.schedules.schedule import (
 )
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.documents import JOB, START, json_text
-from progressor.storage.rows.effects import NO_EFFECTS, Effects, gate_effects
-from progressor.storage.rows.records import reader
+from progressor.storage.postgres.rows.documents import JOB, START, json_text
+from progressor.storage.postgres.rows.effects import NO_EFFECTS, Effects, gate_effects
+from progressor.storage.postgres.rows.records import reader
 
 _SQL = statements.load("schedules/schedules")
 

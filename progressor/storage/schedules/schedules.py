@@ -21,7 +21,7 @@ from progressor.domain.schedules.schedule import (
 )
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.documents import target_columns, timing_columns
+from progressor.storage.postgres.rows.documents import target_columns, timing_columns
 
 _SQL = statements.load("schedules/schedules")
 _CHANGE_ATTEMPTS_MAX = 10

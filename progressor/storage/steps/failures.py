@@ -12,7 +12,7 @@ from progressor.domain.views.failure import (
     FailureQuery,
 )
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.documents import failure_text
+from progressor.storage.postgres.rows.documents import failure_text
 
 GROUPS_MAX = 10_000
 """Groups of all namespaces."""

@@ -9,7 +9,7 @@ from progressor.domain.processes.message import QUEUE_MAX
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.rows.effects import Effects, gate_effects
+from progressor.storage.postgres.rows.effects import Effects, gate_effects
 
 _SQL = statements.load("steps/messages")
 

@@ -13,7 +13,7 @@ from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.storage.postgres.context import STARVATION_TIMEOUT
-from progressor.storage.rows.effects import BATCH_MAX, Again
+from progressor.storage.postgres.rows.effects import BATCH_MAX, Again
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,

@@ -12,7 +12,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL, EVICTED_MAX, LEFT_ALONE, Evicted
-from progressor.storage.rows.effects import Effects, LoweredGate
+from progressor.storage.postgres.rows.effects import Effects, LoweredGate
 from tests.support.postgres.reads import reads_of
 from tests.support.storage.store import (
     NAMESPACE,

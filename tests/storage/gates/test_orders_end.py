@@ -14,7 +14,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask
 from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL
-from progressor.storage.rows.effects import Again
+from progressor.storage.postgres.rows.effects import Again
 from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (

@@ -14,8 +14,8 @@ from progressor.domain.processes.task import TaskType
 from progressor.storage.gates.gates import IDLE_WINDOW, Evicted
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
+from progressor.storage.postgres.rows.effects import BATCH_MAX, Again, LoweredGate
 from progressor.storage.processes import admissions, settlements
-from progressor.storage.rows.effects import BATCH_MAX, Again, LoweredGate
 from tests.storage.gates.seed import (
     GATES_COUNT,
     TABLES,

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.rows.arrays import COLUMNS
+from progressor.storage.postgres.rows.arrays import COLUMNS
 from tests.support.storage.store import connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

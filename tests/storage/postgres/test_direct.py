@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from progressor import errors
 from progressor.storage.postgres.pools import Connection, Pool, connection_of, translated
-from progressor.storage.rows.arrays import COLUMNS
+from progressor.storage.postgres.rows.arrays import COLUMNS
 from tests.support.postgres.cluster import direct
 from tests.support.postgres.locks import blocked_count, until_blocked, until_none_blocked
 from tests.support.storage.store import connect

@@ -29,8 +29,8 @@ from progressor.domain.views.bulk import BulkKind, BulkRequest
 from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.postgres.pools import Connection
+from progressor.storage.postgres.rows.effects import Again, LoweredGate
 from progressor.storage.processes import admissions, claims, settlements
-from progressor.storage.rows.effects import Again, LoweredGate
 from tests.support.clock import ManualClock
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (

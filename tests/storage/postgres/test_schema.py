@@ -10,7 +10,7 @@ from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import NodeState, TaskStatus, TaskType
 from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleRunCause, ScheduleRunState
-from progressor.storage.rows import records
+from progressor.storage.postgres.rows import records
 from tests.support.storage.store import create_namespace
 
 PROCESS = (

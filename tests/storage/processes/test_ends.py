@@ -17,8 +17,8 @@ from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import End
 from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.storage.postgres.rows.effects import AwaitedEnd, Effects, RevokedLease
 from progressor.storage.processes.settlements import LeaseLost
-from progressor.storage.rows.effects import AwaitedEnd, Effects, RevokedLease
 from tests.support.postgres.locks import until_blocked
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (

@@ -23,9 +23,9 @@ from progressor.domain.views.bulk import OPERATIONS
 from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery, place_of
 from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.rows.filters import EXAMINED_MAX, filter_document
 from progressor.storage.processes import listings
 from progressor.storage.replicas.counts import Counts
-from progressor.storage.rows.filters import EXAMINED_MAX, filter_document
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,

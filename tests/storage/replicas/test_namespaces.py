@@ -17,9 +17,9 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.rows.effects import Effects
 from progressor.storage.processes.results import Word, listen
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
-from progressor.storage.rows.effects import Effects
 from tests.support.storage.store import Store, a_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -27,6 +27,8 @@ from progressor.storage.namespaces.namespaces import Namespaces, _config
 from progressor.storage.postgres.context import STARVATION_TIMEOUT, StorageContext
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection, Pool, open_pools
+from progressor.storage.postgres.rows import arrays
+from progressor.storage.postgres.rows.effects import Cancelled, Effects, LoweredGate
 from progressor.storage.processes import admissions, claims
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claimed, Claims, Room
@@ -38,8 +40,6 @@ from progressor.storage.processes.settlements import Outcome as SettlementOutcom
 from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
 from progressor.storage.replicas.status import Watch
-from progressor.storage.rows import arrays
-from progressor.storage.rows.effects import Cancelled, Effects, LoweredGate
 from progressor.storage.steps.step_writes import StepWrites, Stored
 from tests.support.builders import Decision, decisions
 from tests.support.clock import ManualClock

@@ -15,7 +15,7 @@ from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.queues import GateQueue
 from progressor.runtime.gates import REST, GateScan, GateWakeUps, LoweredGates
 from progressor.storage.gates.gates import BEFORE_ALL, Evicted, IdleUntil
-from progressor.storage.rows.effects import NO_EFFECTS, Again, Effects, Later, LoweredGate
+from progressor.storage.postgres.rows.effects import NO_EFFECTS, Again, Effects, Later, LoweredGate
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.runtime.harness import (
     make_context,

@@ -12,7 +12,7 @@ from progressor.domain.processes.message import MessageKind
 from progressor.domain.processes.process import ProcessKey
 from progressor.runtime import messages
 from progressor.runtime.messages import FAILED_DELAYS, LOCKED_DELAY, MessageDelivery
-from progressor.storage.rows.effects import Effects
+from progressor.storage.postgres.rows.effects import Effects
 from progressor.storage.steps.messages import Deferred, Delivered, Delivery, Messages
 from tests.support.builders import make_key
 from tests.support.runtime.harness import make_dispatcher, running

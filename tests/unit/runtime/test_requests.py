@@ -8,8 +8,8 @@ from progressor import errors
 from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.postgres.rows.effects import NO_EFFECTS, Cancellation, Effects, Later
 from progressor.storage.processes.processes import Put, Recovery
-from progressor.storage.rows.effects import NO_EFFECTS, Cancellation, Effects, Later
 from tests.support.builders import (
     make_cancelled,
     make_error,

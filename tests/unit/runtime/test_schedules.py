@@ -31,7 +31,7 @@ from progressor.runtime import schedules
 from progressor.runtime.jobs import JobControl
 from progressor.runtime.requests import Requests
 from progressor.runtime.schedules import ATTEMPTS_MAX, ScheduleRuns, ScheduleScan
-from progressor.storage.rows.effects import NO_EFFECTS, Effects
+from progressor.storage.postgres.rows.effects import NO_EFFECTS, Effects
 from progressor.storage.schedules.runs import (
     FIRST,
     Deleted,

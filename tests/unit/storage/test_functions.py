@@ -8,7 +8,7 @@ import pytest
 
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.functions import Functions
-from progressor.storage.rows.arrays import COLUMNS
+from progressor.storage.postgres.rows.arrays import COLUMNS
 
 COUNT_ORDERS = """\
 -- Counts, for one thing, orders.

@@ -17,7 +17,7 @@ from progressor.domain.processes.process import (
 )
 from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, TaskType
 from progressor.domain.schedules.schedule import CronTimes, IntervalTimes, Timing
-from progressor.storage.rows.records import reader
+from progressor.storage.postgres.rows.records import reader
 from tests.support.clock import START
 
 RESULT = ("task_id", "task_type", "task_status", "response", "error_code", "error_reason",

@@ -13,8 +13,7 @@ from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, 
 from progressor.domain.views.replica import StepTally
 from progressor.runtime.effects import queues
 from progressor.runtime.effects.queues import DueQueue, KeyQueue
-from progressor.storage.processes.settlements import Due
-from progressor.storage.rows.effects import (
+from progressor.storage.postgres.rows.effects import (
     JOB_HAS_ENDED,
     Again,
     Cancellation,
@@ -23,6 +22,7 @@ from progressor.storage.rows.effects import (
     LoweredGate,
     job_effects,
 )
+from progressor.storage.processes.settlements import Due
 from tests.support.builders import (
     make_cancelled,
     make_due,

@@ -9,8 +9,8 @@ from progressor import errors
 from progressor.domain.processes.reply import End, ProcessEnd, result_of
 from progressor.runtime.core import leases
 from progressor.runtime.effects import ends
+from progressor.storage.postgres.rows.effects import AwaitedEnd, RevokedLease
 from progressor.storage.processes.results import Word
-from progressor.storage.rows.effects import AwaitedEnd, RevokedLease
 from tests.support.builders import make_task, seconds
 from tests.support.clock import START
 from tests.support.runtime.harness import KEY, Harness, running

@@ -34,7 +34,7 @@ from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.process import Part
 from progressor.domain.schedules.schedule import Target, Times
 from progressor.domain.views.wait import OrderWait, TimeSpent
-from progressor.storage.rows import documents
+from progressor.storage.postgres.rows import documents
 
 R = TypeVar("R")
 
