@@ -151,7 +151,12 @@ def _write_statuses(
 operation_to_wire = Shape(
     BulkOperation,
     pb.BulkOperation,
-    filter=Shape(ProcessFilter, types_pb2.ProcessFilter, statuses=Field(write=_write_statuses)),
+    filter=Shape(
+        ProcessFilter,
+        types_pb2.ProcessFilter,
+        statuses=Field(write=_write_statuses),
+        seen=UNSENT,
+    ),
     phase=UNSENT,
 ).message
 _item_to_wire = Shape(BulkItem, pb.BulkItem).message
