@@ -26,7 +26,7 @@ from tests.support.postgres.cluster import own_cluster
 _STREAMED, _UNARY = "fuzzed", "fuzzed-unary"
 _ROLES = (Role.PAYLOAD_READER, Role.CALLER, Role.PROCESSOR, Role.OPERATOR, Role.ADMIN)
 _AT_ONCE = 32
-_STARTS = 20
+_STARTS = 6
 """Requests for each step that the malformed processor is given."""
 _GROWTH_MAX = 1.15
 """Of the engine's memory, from a third of the way to the end."""
