@@ -6,13 +6,13 @@ from progressor.errors import NotFoundError, RequestError, StateError
 class UnauthenticatedError(RequestError):
     """The request has no valid credentials.
 
-    ``why`` is only for the engine's log: an unknown sender must not learn the reason.
+    ``fault`` is only for the engine's log: an unknown sender must not learn the reason.
     """
 
     reason = "UNAUTHENTICATED"
 
-    def __init__(self, why: str = "") -> None:
-        self.why = why
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
         super().__init__("the request has no valid credentials")
 
 

@@ -130,5 +130,5 @@ class Guard:
 def _log_refusal(
     rpc: str, credentials: Credentials, error: access_errors.UnauthenticatedError
 ) -> None:
-    facts = {"method": rpc, "peer": credentials.peer, "why": error.why}
+    facts = {"method": rpc, "peer": credentials.peer, "why": error.fault}
     _log.warning("request without valid credentials", extra=facts)

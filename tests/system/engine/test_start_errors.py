@@ -166,7 +166,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
     ),
     "address for other machines, without access control": (
         lambda on: at(on, "--bind", "127.0.0.1:0,[::]:0"),
-        "set access.enabled to check who sends each request, or accept that with --insecure",
+        "enable access control (access.enabled = true), or accept the risk with --insecure",
     ),
     "address for other machines, several replicas": (
         lambda on: at(on, "--bind", "0.0.0.0:0", "--workers", "2"),

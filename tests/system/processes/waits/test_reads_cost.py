@@ -17,11 +17,13 @@ COUNT = 40
 GET, LIST, FIRST, FACTS = (
     '"read_processes"(', '"list_processes"(', '"read_waits"(', "AS now) moment",
 )  # fmt: skip
-# What a replica does at all times: heartbeats, the depth of the queues, each minute retention and
-# the upkeep of jobs; where a pool opens another connection, its settings and whether it can write.
+# What a replica does at all times: heartbeats, the depth of the queues, seals of the audit, each
+# minute retention and the upkeep of jobs; where a pool opens another connection, its settings and
+# whether it can write.
 AT_ALL_TIMES = (
     "INSERT INTO progressor.replicas", "progressor.schedule", "SHOW transaction_read_only",
     "SELECT set_config(", '"delete_', '"recover_jobs"(', '"stop_orphans"(', "f.duty = ",
+    "audit",
 )  # fmt: skip
 
 
