@@ -95,7 +95,8 @@ async def follow(
         int | None, option("Begin behind the entry of this number; with what is new if not given.")
     ] = None,
     once: Annotated[
-        bool, Parameter(negative="", help="Stop when there are no more, instead of with Ctrl-C.")
+        bool,
+        Parameter(negative="", help="Stop after the last entry instead of waiting for new ones."),
     ] = False,
     options: EngineOptions = EngineOptions(),
 ) -> None:

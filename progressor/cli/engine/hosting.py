@@ -74,7 +74,7 @@ def warn_of_exposure(config: Config) -> None:
     """Log a warning if other machines may reach the engine without credentials."""
     if config.open_addresses:
         _log.warning(
-            "no access control: whoever reaches the engine may do everything",
+            "access control is off: anyone who can reach the engine may do anything",
             extra={"addresses": config.open_addresses, "advice": "set access.enabled"},
         )
 

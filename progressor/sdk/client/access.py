@@ -173,10 +173,11 @@ class Access(Resource[Connection]):
         *,
         timeout: Seconds | None = None,
     ) -> Exchange[tuple[tuple[AuditEntry, ...], int]]:
-        """Return some of the entries behind a number of the chain, and the number to go on from.
+        """Return some of the entries after a number of the chain, and the number to continue from.
 
-        No entries: there are no more yet, or none of many matched, and the number is larger.
-        No number: behind all that there are.
+        If there are none, either nothing new has been sealed, or none of the entries examined
+        matched; in that case the returned number is larger. Without a number: no entries, and the
+        number of the last one.
         """
         request = _FILTER.message(wanted)
         if number is None:
@@ -192,10 +193,10 @@ class Access(Resource[Connection]):
         after: int | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncIterator[AuditEntry]:
-        """Iterate over entries in the order of the chain, and over those to come, without end.
+        """Iterate over entries in the order of the chain, waiting for new ones without end.
 
-        From now on, or behind the number `after`: whoever stops goes on later with that of the last
-        entry, and misses none; 0: from the first.
+        Starts with the next new entry, or after the entry with the number `after` (0: with the
+        first). To resume later without missing any, pass the number of the last entry seen.
         """
         while True:
             found, number = await self.audit_behind(after, wanted, timeout=timeout)

@@ -58,7 +58,7 @@ class DecodeEndpoint:
     """An ASGI application that decrypts payloads; serve it over TLS.
 
     ``respond`` is all of it for other servers. It has the keys, so it shows every payload that it
-    is given to whoever `authorize` admits.
+    is given to every caller that `authorize` accepts.
     """
 
     def __init__(self, codec: Encrypted, *, authorize: Callable[[Headers], bool]) -> None:
