@@ -106,7 +106,9 @@ def conninfo(mortal: Cluster) -> str:
     return created
 
 
-@pytest.fixture
+# Of every test: a command that sets up logs writes to the standard error of its own test, which is
+# closed when that ends.
+@pytest.fixture(autouse=True)
 def root_logger() -> Iterator[logging.Logger]:
     """Return the root of all loggers, whose handlers and level are put back afterwards."""
     root = logging.getLogger()

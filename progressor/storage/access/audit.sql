@@ -4,12 +4,13 @@
 INSERT INTO progressor.audit_entries (entry, result, written_at, left_out)
 SELECT n.entry::jsonb, n.result, clock_timestamp() - make_interval(secs => n.age), n.left_out
 FROM unnest(%(entries)s::text[], %(results)s::text[], %(ages)s::double precision[], %(left_out)s::bigint[])
-    AS n (entry, result, age, left_out)
+    WITH ORDINALITY AS n (entry, result, age, left_out, place)
 WHERE NOT EXISTS (
     SELECT
     FROM progressor.audit_entries e
     WHERE e.request_id = (n.entry::jsonb ->> 'request_id')::uuid AND e.result = 'OK'
 )
+ORDER BY n.place -- Joined by a hash, they would be numbered in any order.
 
 -- name: read_unsealed_seconds
 -- Reads for how long the oldest entry has waited to be sealed.
