@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from progressor.cli.output import Column, instant_text, one_line, status_text
-from progressor.cli.top.overview import NamespaceLine, Overview, ReplicaLine
 from progressor.domain.views.activity import NamespaceQueue, even_share
+from progressor.sdk.client.overview import NamespaceLine, Overview, ReplicaLine
 
 SLOWEST_MAX = 5
 """The maximum number of rows in the table of slowest processors."""

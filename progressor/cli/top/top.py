@@ -20,9 +20,9 @@ from progressor import errors
 from progressor.cli.input.options import EngineOptions, bad_input, client_of, duration, option
 from progressor.cli.input.signals import until_left, until_signal
 from progressor.cli.output import PIPE_COLUMNS, ExitCode, SafeConsole, exit_code_for, render, show
-from progressor.cli.top.overview import Meter, Overview
 from progressor.cli.top.screen import Away, Screen
 from progressor.sdk.client.client import Client
+from progressor.sdk.client.overview import Meter, Overview
 from progressor.sdk.client.replicas import Activity
 
 INTERVAL = dt.timedelta(seconds=2)

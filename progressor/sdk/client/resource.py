@@ -18,6 +18,7 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
+    Self,
     TypedDict,
     TypeVar,
     get_args,
@@ -160,21 +161,50 @@ def sent(
     return send
 
 
-def iterated(
-    build: Callable[Concatenate[S, P], Listing[Result]],
-) -> Callable[Concatenate[S, P], AsyncIterator[Result]]:
-    """Return the method that iterates over a listing."""
-    build = _exact(build)
+class Items(AsyncIterator[Result]):
+    """The items of a listing, one by one, or page by page for whoever keeps the token of a page."""
 
-    @functools.wraps(build)
-    async def iterate(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Result]:
-        listing, token = build(self, *args, **kwargs), ""
+    def __init__(self, connection: Connection, listing: Listing[Result]) -> None:
+        self._connection, self._listing = connection, listing
+        self._all = self._each()
+
+    async def page(self, token: str = "") -> tuple[tuple[Result, ...], str]:
+        """Return the items of one page, and the token of the next; "": it is the last.
+
+        Args:
+            token: Of the page, as returned with the page before; "": the first page.
+        """
+        return await self._connection.send(self._listing.page(token))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, Result]:
+        return self._all.__anext__()
+
+    async def aclose(self) -> None:
+        """End the iteration. Safe to repeat."""
+        await self._all.aclose()
+
+    async def _each(self) -> AsyncGenerator[Result]:
+        token = ""
         while True:  # ends with the last page
-            items, token = await self.connection.send(listing.page(token))
+            items, token = await self.page(token)
             for item in items:
                 yield item
             if not token:
                 return
+
+
+def iterated(
+    build: Callable[Concatenate[S, P], Listing[Result]],
+) -> Callable[Concatenate[S, P], Items[Result]]:
+    """Return the method that iterates over a listing."""
+    build = _exact(build)
+
+    @functools.wraps(build)
+    def iterate(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Items[Result]:
+        return Items(self.connection, build(self, *args, **kwargs))
 
     return iterate
 

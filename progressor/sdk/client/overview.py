@@ -33,6 +33,7 @@ class Pace:
 
     @classmethod
     def of(cls, rates: Iterable[StepRate] | None) -> "Pace":
+        """Return the sum of rates as a pace; None: no rate is known."""
         if rates is None:
             return cls()
         rate = sum(rates, StepRate())
@@ -57,6 +58,8 @@ class NamespaceLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLine:
+    """A replica, as its last heartbeat reported, with its pace."""
+
     replica_id: int
     name: str
     version: str

@@ -1,0 +1,94 @@
+"""What an action is."""
+
+import dataclasses
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
+
+from progressor import errors
+from progressor.console.visits.visit import Ask
+from progressor.domain.access.rights import Right
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of a form; ``name`` is also that of the request's field, by which errors name it."""
+
+    name: str
+    label: str
+    kind: Literal["text", "lines", "number", "instant", "choice", "flag"] = "text"
+    help: str = ""
+    is_required: bool = False
+    choices: tuple[str, ...] = ()
+    initial: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entered:
+    """What a visitor has entered into the form of an action, about the object of a page."""
+
+    ask: Ask
+    values: Mapping[str, str]
+
+    @property
+    def namespace(self) -> str:
+        return self.ask.place.get("namespace", "")
+
+    @property
+    def name(self) -> str:
+        return self.ask.name
+
+    def text(self, field: str) -> str:
+        return self.values.get(field, "").strip()
+
+    def whole(self, field: str, lowest: int, highest: int) -> int:
+        """Return the whole number in a field.
+
+        Raises:
+            InvalidRequestError: It is none, or out of range.
+        """
+        text = self.text(field)
+        wrong = f"must be a whole number from {lowest:,} to {highest:,}, got {text!r}"
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(highest))):
+            raise invalid(field, wrong)
+        if not lowest <= int(text) <= highest:
+            raise invalid(field, wrong)
+        return int(text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something that a visitor can do from a page.
+
+    ``warning``: what cannot be undone; the visitor types the name of the object to confirm it. ""
+    where it can. ``run`` does it and returns what to say then, in `Done`. ``command`` returns the
+    words of the command that does the same.
+    """
+
+    name: str
+    word: str
+    explanation: str
+    right: Right
+    fields: tuple[Field, ...] = ()
+    warning: str = ""
+    run: Callable[[Entered], Awaitable["Done"]]
+    command: Callable[[Entered], tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+    """What an action did: a text to translate, and its values; ``address`` is where to go then."""
+
+    text: str
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    address: str = ""
+
+
+def invalid(field: str, description: str) -> errors.InvalidRequestError:
+    return errors.InvalidRequestError(errors.FieldViolation(field, description))
+
+
+def command_line(action: Action, entered: Entered) -> str:
+    """Return the command that does what a form does, to be pasted into a shell."""
+    words = " ".join(shlex.quote(it) for it in ("progressor", *action.command(entered)))
+    return f"{words}{entered.ask.options.command_options}"

@@ -1,0 +1,445 @@
+"""The console as an ASGI application: its routes, and how a page becomes a response."""
+
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Match, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from progressor import access_errors, errors
+from progressor.clock import Clock, SystemClock
+from progressor.console.actions.action import Action, Entered, command_line, invalid
+from progressor.console.live import INTERVAL_SECONDS, Live, Version
+from progressor.console.options import Options
+from progressor.console.pages.page import Page
+from progressor.console.pages.pages import PAGES
+from progressor.console.rendering.templates import Templates
+from progressor.console.visits.clients import Clients
+from progressor.console.visits.meters import Meters
+from progressor.console.visits.protection import Protection, is_from_here
+from progressor.console.visits.sessions import LIFETIME_MAX, Session, Sessions
+from progressor.console.visits.visit import Ask, Links, Look, Query
+from progressor.console.words.words import LANGUAGES, Words, is_zone, language_of
+from progressor.sdk.transport.failures import EngineUnavailableError
+
+COOKIE = "progressor_console"
+FORM_BYTES_MAX = 2_000_000
+_FIELDS_MAX = 100
+_QUERY_FIELDS_MAX = 100
+_THEMES = ("system", "light", "dark")
+_STATIC = Path(__file__).parent / "static"
+_YEAR_SECONDS = 365 * 86_400
+_BEAT = ": \n\n"
+
+_log = logging.getLogger(__name__)
+
+
+def build(options: Options, *, clock: Clock | None = None) -> Starlette:
+    """Return a console, to be served, or mounted in an application under `Options.base_path`.
+
+    Raises:
+        ValueError: The address of the engine, or a file of its TLS, cannot be used.
+    """
+    console = _Console(options, clock or SystemClock())
+    routes = [
+        *(Route(it.path, console.endpoint(it), methods=["GET", "POST"]) for it in PAGES),
+        Route("/live", console.live, methods=["GET"]),
+        Route("/login", console.login, methods=["GET", "POST"]),
+        Route("/logout", console.logout, methods=["POST"]),
+        Route("/preferences", console.preferences, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=_STATIC)),
+        Route("/{path:path}", console.not_found, methods=["GET", "POST"]),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Protection)], lifespan=console.lifespan)
+
+
+class _Console:
+    def __init__(self, options: Options, clock: Clock) -> None:
+        self._options, self._clock = options, clock
+        self._clients = Clients(options, clock)
+        self._sessions, self._meters = Sessions(clock), Meters()
+        self._live, self._templates = Live(clock), Templates()
+        self._links = Links(options.base_path)
+        self._routes = [(Route(it.path, self.not_found), it) for it in PAGES]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        yield
+        await self._clients.close()
+
+    # --- Pages
+
+    def endpoint(self, page: Page) -> Any:  # noqa: ANN401  # a Starlette endpoint
+        async def respond(request: Request) -> Response:
+            session, query = self._session(request), _query_of(request.url.query)
+            try:
+                ask = await self._ask(session, request.path_params, query)
+                if request.method == "POST":
+                    return await self._act(request, page, ask, session)
+                facts = await page.load(ask)
+            except access_errors.UnauthenticatedError:
+                return self._to_login(request)
+            except errors.ProgressorError as error:
+                return self._failed(request, page, session, error)
+            action = next((it for it in page.actions if it.name == ask.one("do")), None)
+            values = {it: ask.one(it) for it in ask.query}
+            return self._page(request, page, ask, session, facts, action=action, values=values)
+
+        return respond
+
+    async def _ask(self, session: Session | None, place: Mapping[str, Any], query: Query) -> Ask:
+        token = None if session is None else session.token
+        return Ask(
+            client=await self._clients.of(token),
+            identity=await self._clients.identity(token),
+            options=self._options,
+            meters=self._meters,
+            place={name: str(it) for name, it in place.items()},
+            query=query,
+        )
+
+    def _page(  # noqa: PLR0913  # what a page is made of
+        self,
+        request: Request,
+        page: Page,
+        ask: Ask,
+        session: Session | None,
+        facts: Mapping[str, Any],
+        *,
+        action: Action | None = None,
+        values: Mapping[str, str] | None = None,
+        error: errors.ProgressorError | None = None,
+    ) -> Response:
+        if session is None:
+            session = self._sessions.open()
+        entered = None if action is None else Entered(ask, values or {})
+        shown = {
+            **self._facts(request, page, ask, facts),
+            "session": session,
+            "notes": session.take_notes(),
+            "action": action,
+            "entered": entered,
+            "command": command_line(action, entered) if action and entered else "",
+            "error": error,
+        }
+        words = self._look(request).words
+        response = HTMLResponse(
+            self._templates.render("layout.html", words, shown),
+            status_code=200 if error is None else _status_of(error),
+        )
+        self._remember(request, response, session)
+        return response
+
+    def _facts(
+        self, request: Request, page: Page, ask: Ask | None, facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what every template can use, and what a page shows."""
+        return {
+            **facts,
+            "page": page,
+            "region": page.template,
+            "ask": ask,
+            "actions": [] if ask is None else _offered(page, ask),
+            "links": self._links,
+            "path": _here(request, self._links.base).partition("?")[0],
+            "here": _here(request, self._links.base),
+            "look": self._look(request),
+            "options": self._options,
+            "interval": INTERVAL_SECONDS,
+        }
+
+    def _failed(
+        self, request: Request, page: Page, session: Session | None, error: errors.ProgressorError
+    ) -> Response:
+        facts = {
+            **self._facts(request, page, None, {}),
+            "region": "failed.html",
+            "session": session or self._sessions.open(),
+            "notes": [],
+            "action": None,
+            "error": error,
+        }
+        words = self._look(request).words
+        text = self._templates.render("layout.html", words, facts)
+        return HTMLResponse(text, status_code=_status_of(error))
+
+    async def not_found(self, request: Request) -> Response:
+        page = PAGES[0]
+        error = errors.InvalidRequestError(errors.FieldViolation("path", "no such page"))
+        response = self._failed(request, page, self._session(request), error)
+        response.status_code = 404
+        return response
+
+    # --- Actions
+
+    async def _act(
+        self, request: Request, page: Page, ask: Ask, session: Session | None
+    ) -> Response:
+        form = await _form_of(request)
+        action = next((it for it in page.actions if it.name == form.get("do")), None)
+        if session is None or not is_from_here(request, session, form.get("form_token", "")):
+            raise invalid("form_token", "the form is out of date; load the page again")
+        if action is None:
+            raise invalid("do", f"no such action: {form.get('do', '')!r}")
+        entered = Entered(ask, form)
+        try:
+            _check(action, entered)
+            done = await action.run(entered)
+        except access_errors.UnauthenticatedError:
+            raise
+        except errors.ProgressorError as error:
+            facts = await page.load(ask)
+            return self._page(
+                request, page, ask, session, facts, action=action, values=form, error=error
+            )
+        session.note(self._look(request).words(done.text, **done.values))
+        return RedirectResponse(done.address or request.url.path, status_code=303)
+
+    # --- Live
+
+    async def live(self, request: Request) -> Response:
+        """Stream the region of a page as it changes."""
+        address = urlsplit(request.query_params.get("page", "/"))
+        found = self._page_at(address.path)
+        if found is None:
+            return Response("no such page", status_code=404)
+        page, place = found
+        try:
+            ask = await self._ask(self._session(request), place, _query_of(address.query))
+        except errors.ProgressorError as error:
+            return Response(str(error), status_code=_status_of(error))
+        request.scope["progressor_page"] = request.query_params.get("page", "/")
+        return StreamingResponse(
+            self._versions(request, page, ask),
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no"},
+        )
+
+    async def _versions(self, request: Request, page: Page, ask: Ask) -> AsyncIterator[str]:
+        look, sent = self._look(request), ""
+        key = (page.path, ask.identity, tuple(sorted(ask.place.items())), _key_of(ask.query))
+        async with contextlib.aclosing(self._live.watch(key, lambda: page.load(ask))) as versions:
+            async for version in versions:
+                if version.facts is None:
+                    yield _event("stale", {"why": str(version.error)})
+                    continue
+                shown = self._rendered(request, page, ask, version, look)
+                if shown != sent:
+                    sent = shown
+                    yield _message(shown)
+                else:
+                    yield _event("beat", {})
+
+    def _rendered(
+        self, request: Request, page: Page, ask: Ask, version: Version, look: Look
+    ) -> str:
+        known = version.rendered.get(look)
+        if known is None:
+            facts = self._facts(request, page, ask, version.facts or {})
+            known = self._templates.render(page.template, look.words, facts)
+            version.rendered[look] = known
+        return known
+
+    def _page_at(self, path: str) -> tuple[Page, Mapping[str, Any]] | None:
+        for route, page in self._routes:
+            match, scope = route.matches({"type": "http", "path": path, "method": "GET"})
+            if match is Match.FULL:
+                return page, scope["path_params"]
+        return None
+
+    # --- Who visits
+
+    async def login(self, request: Request) -> Response:
+        error: errors.ProgressorError | None = None
+        if request.method == "POST":
+            form = await _form_of(request)
+            token = form.get("token", "").strip()
+            session = self._session(request)
+            if session is None or not is_from_here(request, session, form.get("form_token", "")):
+                return RedirectResponse(self._links.to("/login"), status_code=303)
+            try:
+                await self._clients.identity(token)
+            except (errors.ProgressorError, ValueError) as caught:
+                error = _as_ours(caught)
+            else:
+                self._sessions.end(session.session_id)
+                onward = self._links.to(_path_here(form.get("onward", "/")))
+                response: Response = RedirectResponse(onward, status_code=303)
+                self._remember(request, response, self._sessions.open(token))
+                return response
+        session = self._session(request) or self._sessions.open()
+        facts = {
+            **self._facts(request, PAGES[0], None, {}),
+            "region": "login.html",
+            "session": session,
+            "notes": [],
+            "action": None,
+            "error": error,
+            "onward": _path_here(request.query_params.get("onward", "/")),
+        }
+        text = self._templates.render("layout.html", self._look(request).words, facts)
+        response = HTMLResponse(text, status_code=200 if error is None else 401)
+        self._remember(request, response, session)
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        session = self._session(request)
+        form = await _form_of(request)
+        if session is not None and is_from_here(request, session, form.get("form_token", "")):
+            self._sessions.end(session.session_id)
+        return RedirectResponse(self._links.to("/login"), status_code=303)
+
+    async def preferences(self, request: Request) -> Response:
+        """Keep the language, the time zone and the theme in cookies, which hold nothing secret."""
+        form = await _form_of(request)
+        onward = self._links.to(_path_here(form.get("onward", "/")))
+        response = RedirectResponse(onward, status_code=303)
+        valid = {
+            "language": form.get("language") in LANGUAGES,
+            "theme": form.get("theme") in _THEMES,
+            "zone": is_zone(form.get("zone", "")),
+        }
+        for name, is_valid in valid.items():
+            if is_valid:
+                self._set_cookie(request, response, f"{COOKIE}_{name}", form[name], _YEAR_SECONDS)
+        return response
+
+    def _look(self, request: Request) -> Look:
+        def kept(name: str) -> str:
+            return request.cookies.get(f"{COOKIE}_{name}", "")
+
+        language, zone, theme = kept("language"), kept("zone"), kept("theme")
+        if language not in LANGUAGES:
+            language = language_of(request.headers.get("accept-language", ""))
+        return Look(
+            words=Words(language, zone if zone and is_zone(zone) else "UTC"),
+            theme=theme if theme in _THEMES else "system",
+        )
+
+    def _session(self, request: Request) -> Session | None:
+        return self._sessions.find(request.cookies.get(COOKIE, ""))
+
+    def _remember(self, request: Request, response: Response, session: Session) -> None:
+        seconds = int(LIFETIME_MAX.total_seconds())
+        self._set_cookie(request, response, COOKIE, session.session_id, seconds)
+
+    def _set_cookie(
+        self, request: Request, response: Response, name: str, value: str, seconds: int
+    ) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=seconds,
+            path=f"{self._links.base}/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="lax",
+        )
+
+    def _to_login(self, request: Request) -> Response:
+        onward = _here(request, self._links.base)
+        return RedirectResponse(self._links.to("/login", {"onward": onward}), status_code=303)
+
+
+def _check(action: Action, entered: Entered) -> None:
+    """Refuse a form that cannot be right, before the engine is asked."""
+    ask = entered.ask
+    if not ask.identity.is_access_controlled and not ask.options.allows_actions:
+        raise invalid("do", "this console only reads")
+    if action.warning and entered.values.get("confirmation", "") != ask.name:
+        raise invalid("confirmation", f"must be {ask.name!r}")
+    for field in action.fields:
+        if field.is_required and not entered.text(field.name):
+            raise invalid(field.name, "must not be empty")
+
+
+def _offered(page: Page, ask: Ask) -> list[Action]:
+    namespace = ask.place.get("namespace", "")
+    return [it for it in page.actions if ask.may(it.right, namespace)]
+
+
+def _here(request: Request, base: str) -> str:
+    """Return the address of the page of a request, or that a stream is about, under the base."""
+    of_stream = request.scope.get("progressor_page")
+    if of_stream is not None:
+        return str(of_stream)
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    path = raw.decode("latin-1").partition("?")[0].removeprefix(base) or "/"
+    return f"{path}?{request.url.query}" if request.url.query else path
+
+
+def _path_here(address: str) -> str:
+    """Return an address within the console; "/" for one that leads elsewhere."""
+    parts = urlsplit(address)
+    is_ours = address.startswith("/") and not address.startswith(("//", "/\\"))
+    return address if is_ours and not parts.netloc and "\\" not in address else "/"
+
+
+def _query_of(text: str) -> Query:
+    try:
+        found = parse_qs(text, max_num_fields=_QUERY_FIELDS_MAX)
+    except ValueError as error:
+        raise invalid("query", f"must have at most {_QUERY_FIELDS_MAX} parameters") from error
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _key_of(query: Query) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(sorted((name, values) for name, values in query.items() if name != "do"))
+
+
+async def _form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form.
+
+    Raises:
+        InvalidRequestError: It is too large, or none.
+    """
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > FORM_BYTES_MAX:
+                raise invalid("form", f"must have at most {FORM_BYTES_MAX:,} bytes")
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
+    except ClientDisconnect:
+        return {}
+    except ValueError as error:
+        raise invalid("form", "cannot be read") from error
+
+
+def _message(text: str) -> str:
+    lines = "\n".join(f"data: {line}" for line in text.splitlines())
+    return f"{lines}\n\n"
+
+
+def _event(name: str, data: Mapping[str, str]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def _as_ours(error: Exception) -> errors.ProgressorError:
+    return error if isinstance(error, errors.ProgressorError) else invalid("token", str(error))
+
+
+_STATUSES: tuple[tuple[type[errors.ProgressorError], int], ...] = (
+    (errors.NotFoundError, 404),
+    (access_errors.UnauthenticatedError, 401),
+    (access_errors.PermissionDeniedError, 403),
+    (errors.InvalidRequestError, 400),
+    (errors.StorageError, 503),
+    (EngineUnavailableError, 503),
+    (errors.DeadlineExceededError, 504),
+    (errors.RequestError, 409),
+)
+"""Of HTTP, by the class of an error, the first that fits."""
+
+
+def _status_of(error: errors.ProgressorError) -> int:
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)

@@ -1,0 +1,24 @@
+"""What a page is."""
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from progressor.console.actions.action import Action
+from progressor.console.visits.visit import Ask
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page: ``path`` is a route, ``template`` a file in ``templates``.
+
+    ``load`` returns what the template shows; ``section`` is the entry of the menu that it is under;
+    ``actions`` are those on what the page is about.
+    """
+
+    path: str
+    template: str
+    section: str
+    title: str
+    load: Callable[[Ask], Awaitable[Mapping[str, Any]]]
+    actions: tuple[Action, ...] = ()

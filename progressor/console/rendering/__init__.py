@@ -1,0 +1,1 @@
+"""From values to HTML: templates in each language, statuses, payloads and drawings."""

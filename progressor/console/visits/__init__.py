@@ -1,0 +1,1 @@
+"""Who visits: sessions, the identity that the engine gives them, and what a page asks with."""

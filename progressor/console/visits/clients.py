@@ -1,0 +1,90 @@
+"""Clients of the engine, one per identity, and who the engine takes each for."""
+
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from progressor import access_errors
+from progressor.clock import Clock
+from progressor.console.options import Options
+from progressor.domain.access.answers import Identity
+from progressor.sdk.client.client import Client
+from progressor.sdk.codec.codecs import BYTES
+
+CLIENTS_MAX = 200
+KNOWN_SECONDS = 5.0
+"""For how long an identity is not asked for again."""
+
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Known:
+    client: Client
+    identity: Identity | None = None
+    asked_at: float = 0.0
+
+
+class Clients:
+    """The connections of a console to its engine."""
+
+    def __init__(self, options: Options, clock: Clock) -> None:
+        self._options, self._clock = options, clock
+        self._known: collections.OrderedDict[str | None, _Known] = collections.OrderedDict()
+
+    async def of(self, token: str | None) -> Client:
+        """Return the client that sends a token; None: no token.
+
+        Raises:
+            ValueError: The token would be sent in the clear.
+        """
+        return (await self._of(token)).client
+
+    async def identity(self, token: str | None) -> Identity:
+        """Return who the engine takes the bearer of a token for.
+
+        Raises:
+            UnauthenticatedError: For nobody.
+            ProgressorError: The engine cannot tell.
+        """
+        known, now = await self._of(token), self._clock.monotonic()
+        if known.identity is None or now - known.asked_at > KNOWN_SECONDS:
+            try:
+                known.identity = await known.client.access.who_am_i()
+            except access_errors.UnauthenticatedError:
+                await self.forget(token)
+                raise
+            known.asked_at = now
+        return known.identity
+
+    async def forget(self, token: str | None) -> None:
+        """Close the connection of a token. Safe to repeat."""
+        known = self._known.pop(token, None)
+        if known is not None:
+            await known.client.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._known:
+            await self.forget(next(iter(self._known)))
+
+    async def _of(self, token: str | None) -> _Known:
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = _Known(self._made(token))
+        self._known.move_to_end(token)
+        while len(self._known) > CLIENTS_MAX:
+            await self.forget(next(iter(self._known)))
+        return known
+
+    def _made(self, token: str | None) -> Client:
+        given: Callable[[], str] | None = None if token is None else lambda: token
+        arguments: dict[str, Any] = {**self._options.identity, "token": given}
+        return Client(
+            self._options.address,
+            codec=BYTES,
+            timeout=TIMEOUT_SECONDS,
+            session=False,
+            **arguments,
+        )

@@ -1,0 +1,82 @@
+"""Sessions: what the console remembers of a browser, in memory, under an id that only it knows.
+
+A token that somebody logs in with stays here, and reaches neither a page nor a cookie. A restart of
+the console ends all sessions.
+"""
+
+import collections
+import dataclasses
+import datetime as dt
+import secrets
+
+from progressor.clock import Clock
+
+SESSIONS_MAX = 10_000
+IDLE_MAX = dt.timedelta(hours=12)
+LIFETIME_MAX = dt.timedelta(days=7)
+_NOTES_MAX = 10
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Session:
+    """One browser: ``token`` None: it has not logged in. ``notes`` are shown once.
+
+    ``form_token`` is in every form: another site can make a browser send a form, but not read it.
+    """
+
+    session_id: str
+    form_token: str
+    opened_at: float
+    seen_at: float
+    token: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Have the next page show a text."""
+        self.notes = [*self.notes[1 - _NOTES_MAX :], text]
+
+    def take_notes(self) -> list[str]:
+        """Return what is to be shown, which is then forgotten."""
+        notes, self.notes = self.notes, []
+        return notes
+
+
+class Sessions:
+    """The sessions of a console; of too many, the one that has been idle longest ends."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sessions: collections.OrderedDict[str, Session] = collections.OrderedDict()
+
+    def open(self, token: str | None = None) -> Session:
+        """Return a new session."""
+        now = self._clock.monotonic()
+        session = Session(
+            session_id=secrets.token_urlsafe(32),
+            form_token=secrets.token_urlsafe(32),
+            opened_at=now,
+            seen_at=now,
+            token=token,
+        )
+        self._sessions[session.session_id] = session
+        while len(self._sessions) > SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+        return session
+
+    def find(self, session_id: str) -> Session | None:
+        """Return the session with an id; None: there is none, or it has ended."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return None
+        now = self._clock.monotonic()
+        idle, age = now - session.seen_at, now - session.opened_at
+        if idle > IDLE_MAX.total_seconds() or age > LIFETIME_MAX.total_seconds():
+            self.end(session_id)
+            return None
+        session.seen_at = now
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def end(self, session_id: str) -> None:
+        """Forget a session. Safe to repeat."""
+        self._sessions.pop(session_id, None)
