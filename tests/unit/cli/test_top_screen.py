@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.screen import Screen as FullScreen
 
-from progressor.sdk.client.overview import Overview, overview_of
 from progressor.cli.top.screen import SLOWEST_MAX, Away, Screen, age_text
 from progressor.domain.views.activity import NamespaceQueue
+from progressor.sdk.client.overview import Overview, overview_of
 from progressor.sdk.client.replicas import Rates, StepRate
 from tests.support.builders import seconds
 from tests.support.clock import START

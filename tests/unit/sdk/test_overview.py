@@ -3,8 +3,8 @@
 import dataclasses
 import datetime as dt
 
-from progressor.sdk.client.overview import Meter, Overview, Pace, Totals, overview_of
 from progressor.domain.views.replica import StepTally
+from progressor.sdk.client.overview import Meter, Overview, Pace, Totals, overview_of
 from progressor.sdk.client.replicas import ReplicaState, StepRate
 from tests.support.builders import seconds
 from tests.support.clock import START
