@@ -219,7 +219,7 @@ class Connection:
         sent_at = time.monotonic()
         listing = self.client.list(page_size=_PAGE_SIZE, timeout=5.0)
         # A generator, whatever Client promises: it is closed after one page.
-        async with contextlib.aclosing(listing):  # type: ignore[type-var]
+        async with contextlib.aclosing(listing):
             with contextlib.suppress(errors.ProgressorError):
                 async for process in listing:
                     found.append(process)
