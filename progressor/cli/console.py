@@ -13,6 +13,7 @@ from progressor.settings.addresses import HttpBind, http_bind
 
 _BIND = "127.0.0.1:7480+"
 _BASE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_PUBLIC = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+/?")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -23,6 +24,13 @@ def console(
     ] = _BIND,
     base_path: Annotated[
         str, option("The path under which a reverse proxy serves the console, such as /progressor.")
+    ] = "",
+    public_url: Annotated[
+        str,
+        option(
+            "The address at which browsers reach the reverse proxy, such as "
+            "https://ops.example.com, if it sends another Host or --bind is this machine alone."
+        ),
     ] = "",
     read_only: Annotated[bool, option("Offer no actions.")] = False,
     allow_actions: Annotated[
@@ -42,13 +50,17 @@ def console(
     where = http_bind("--bind", bind)
     if base_path and not _BASE.fullmatch(base_path):
         raise bad_input("--base-path", f"must be like /progressor, got {base_path!r}")
+    if public_url and not _PUBLIC.fullmatch(public_url):
+        raise bad_input("--public-url", f"must be like https://example.com, got {public_url!r}")
     is_local = where.host in _LOOPBACK
     options = Options(
         address=engine.address,
         identity={"tls": engine.identity["tls"]},
         base_path=base_path,
+        public_url=public_url,
         is_local=is_local,
-        allows_actions=not read_only and (is_local or allow_actions),
+        is_read_only=read_only,
+        allows_actions=is_local or allow_actions,
         command_options=engine.again,
     )
     run_loop(until_signal(_serve(options, where)))

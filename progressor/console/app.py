@@ -6,14 +6,14 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from progressor import access_errors, errors
 from progressor.clock import Clock, SystemClock
@@ -25,7 +25,7 @@ from progressor.console.pages.pages import PAGES
 from progressor.console.rendering.templates import Templates
 from progressor.console.visits.clients import Clients
 from progressor.console.visits.meters import Meters
-from progressor.console.visits.protection import Protection, is_from_here
+from progressor.console.visits.protection import Protection, is_from_here, is_own_form
 from progressor.console.visits.sessions import LIFETIME_MAX, Session, Sessions
 from progressor.console.visits.visit import Ask, Links, Look, Query
 from progressor.console.words.words import LANGUAGES, Words, is_zone, language_of
@@ -43,7 +43,7 @@ _BEAT = ": \n\n"
 _log = logging.getLogger(__name__)
 
 
-def build(options: Options, *, clock: Clock | None = None) -> Starlette:
+def build(options: Options, *, clock: Clock | None = None) -> ASGIApp:
     """Return a console, to be served, or mounted in an application under `Options.base_path`.
 
     Raises:
@@ -59,7 +59,13 @@ def build(options: Options, *, clock: Clock | None = None) -> Starlette:
         Mount("/static", StaticFiles(directory=_STATIC)),
         Route("/{path:path}", console.not_found, methods=["GET", "POST"]),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Protection)], lifespan=console.lifespan)
+    app = Starlette(
+        routes=routes,
+        exception_handlers={errors.ProgressorError: console.failed},
+        lifespan=console.lifespan,
+    )
+    # Around all of it: responses to failures of our own have the headers, too.
+    return Protection(app, options)
 
 
 class _Console:
@@ -80,8 +86,9 @@ class _Console:
 
     def endpoint(self, page: Page) -> Any:  # noqa: ANN401  # a Starlette endpoint
         async def respond(request: Request) -> Response:
-            session, query = self._session(request), _query_of(request.url.query)
+            session = self._session(request)
             try:
+                query = _query_of(request.url.query)
                 ask = await self._ask(session, request.path_params, query)
                 if request.method == "POST":
                     return await self._act(request, page, ask, session)
@@ -150,7 +157,7 @@ class _Console:
             "ask": ask,
             "actions": [] if ask is None else _offered(page, ask),
             "links": self._links,
-            "path": _here(request, self._links.base).partition("?")[0],
+            "path": _object_of(request, self._links.base),
             "here": _here(request, self._links.base),
             "look": self._look(request),
             "options": self._options,
@@ -160,22 +167,27 @@ class _Console:
     def _failed(
         self, request: Request, page: Page, session: Session | None, error: errors.ProgressorError
     ) -> Response:
+        session = session or self._sessions.open()
         facts = {
             **self._facts(request, page, None, {}),
             "region": "failed.html",
-            "session": session or self._sessions.open(),
+            "session": session,
             "notes": [],
             "action": None,
             "error": error,
         }
         words = self._look(request).words
         text = self._templates.render("layout.html", words, facts)
-        return HTMLResponse(text, status_code=_status_of(error))
+        response = HTMLResponse(text, status_code=_status_of(error))
+        self._remember(request, response, session)
+        return response
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Show an error of a request that is about no page."""
+        return self._failed(request, PAGES[0], self._session(request), _as_ours(error))
 
     async def not_found(self, request: Request) -> Response:
-        page = PAGES[0]
-        error = errors.InvalidRequestError(errors.FieldViolation("path", "no such page"))
-        response = self._failed(request, page, self._session(request), error)
+        response = await self.failed(request, invalid("path", "no such page"))
         response.status_code = 404
         return response
 
@@ -186,7 +198,7 @@ class _Console:
     ) -> Response:
         form = await _form_of(request)
         action = next((it for it in page.actions if it.name == form.get("do")), None)
-        if session is None or not is_from_here(request, session, form.get("form_token", "")):
+        if session is None or not self._is_own(request, session, form):
             raise invalid("form_token", "the form is out of date; load the page again")
         if action is None:
             raise invalid("do", f"no such action: {form.get('do', '')!r}")
@@ -202,14 +214,16 @@ class _Console:
                 request, page, ask, session, facts, action=action, values=form, error=error
             )
         session.note(self._look(request).words(done.text, **done.values))
-        return RedirectResponse(done.address or request.url.path, status_code=303)
+        here = self._links.to(_object_of(request, self._links.base))
+        return RedirectResponse(done.address or here, status_code=303)
 
     # --- Live
 
     async def live(self, request: Request) -> Response:
         """Stream the region of a page as it changes."""
-        address = urlsplit(request.query_params.get("page", "/"))
-        found = self._page_at(address.path)
+        here = _path_here(request.query_params.get("page", "/"))
+        address = urlsplit(here)
+        found = self._page_at(unquote(address.path))
         if found is None:
             return Response("no such page", status_code=404)
         page, place = found
@@ -217,7 +231,7 @@ class _Console:
             ask = await self._ask(self._session(request), place, _query_of(address.query))
         except errors.ProgressorError as error:
             return Response(str(error), status_code=_status_of(error))
-        request.scope["progressor_page"] = request.query_params.get("page", "/")
+        request.scope["progressor_page"] = here
         return StreamingResponse(
             self._versions(request, page, ask),
             media_type="text/event-stream",
@@ -264,7 +278,7 @@ class _Console:
             form = await _form_of(request)
             token = form.get("token", "").strip()
             session = self._session(request)
-            if session is None or not is_from_here(request, session, form.get("form_token", "")):
+            if session is None or not self._is_own(request, session, form):
                 return RedirectResponse(self._links.to("/login"), status_code=303)
             try:
                 await self._clients.identity(token)
@@ -294,13 +308,15 @@ class _Console:
     async def logout(self, request: Request) -> Response:
         session = self._session(request)
         form = await _form_of(request)
-        if session is not None and is_from_here(request, session, form.get("form_token", "")):
+        if session is not None and self._is_own(request, session, form):
             self._sessions.end(session.session_id)
         return RedirectResponse(self._links.to("/login"), status_code=303)
 
     async def preferences(self, request: Request) -> Response:
         """Keep the language, the time zone and the theme in cookies, which hold nothing secret."""
         form = await _form_of(request)
+        if not is_from_here(request, self._options):
+            raise invalid("form", "was sent by another site")
         onward = self._links.to(_path_here(form.get("onward", "/")))
         response = RedirectResponse(onward, status_code=303)
         valid = {
@@ -325,6 +341,9 @@ class _Console:
             theme=theme if theme in _THEMES else "system",
         )
 
+    def _is_own(self, request: Request, session: Session, form: Mapping[str, str]) -> bool:
+        return is_own_form(request, self._options, session, form.get("form_token", ""))
+
     def _session(self, request: Request) -> Session | None:
         return self._sessions.find(request.cookies.get(COOKIE, ""))
 
@@ -340,7 +359,7 @@ class _Console:
             value,
             max_age=seconds,
             path=f"{self._links.base}/",
-            secure=request.url.scheme == "https",
+            secure="https" in {request.url.scheme, urlsplit(self._options.public_url).scheme},
             httponly=True,
             samesite="lax",
         )
@@ -353,7 +372,8 @@ class _Console:
 def _check(action: Action, entered: Entered) -> None:
     """Refuse a form that cannot be right, before the engine is asked."""
     ask = entered.ask
-    if not ask.identity.is_access_controlled and not ask.options.allows_actions:
+    is_open = ask.identity.is_access_controlled or ask.options.allows_actions
+    if ask.options.is_read_only or not is_open:
         raise invalid("do", "this console only reads")
     if action.warning and entered.values.get("confirmation", "") != ask.name:
         raise invalid("confirmation", f"must be {ask.name!r}")
@@ -377,9 +397,19 @@ def _here(request: Request, base: str) -> str:
     return f"{path}?{request.url.query}" if request.url.query else path
 
 
+def _object_of(request: Request, base: str) -> str:
+    """Return the address of what a page is about, without anything else in its query."""
+    path, _, query = _here(request, base).partition("?")
+    name = parse_qs(query).get("id", ())
+    return f"{path}?{urlencode({'id': name[0]})}" if name else path
+
+
 def _path_here(address: str) -> str:
     """Return an address within the console; "/" for one that leads elsewhere."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "/"
     is_ours = address.startswith("/") and not address.startswith(("//", "/\\"))
     return address if is_ours and not parts.netloc and "\\" not in address else "/"
 

@@ -11,8 +11,10 @@ class Options:
 
     ``identity``: the arguments of a client with which the engine is reached, without a token: each
     visitor brings their own. ``base_path``: where the console is mounted, such as ``/progressor``;
-    "": at the root. ``is_local``: whether only this machine can reach it. ``allows_actions``:
-    whether visitors of an engine without access control may change anything. ``trace_link`` and
+    "": at the root. ``public_url``: how browsers reach it behind a reverse proxy, if not by the
+    ``Host`` that the proxy sends. ``is_local``: whether only this machine can reach it.
+    ``is_read_only``: whether it offers no actions to anybody; ``allows_actions``: whether it offers
+    them to visitors of an engine without access control. ``trace_link`` and
     ``log_link``: templates of links to other systems, with ``{trace_id}``, ``{namespace}`` and
     ``{process_id}``; "": there are none. ``command_options``: what a command needs to reach the
     same engine, as in ``" --address 127.0.0.1:7421"``.
@@ -21,7 +23,9 @@ class Options:
     address: str
     identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     base_path: str = ""
+    public_url: str = ""
     is_local: bool = True
+    is_read_only: bool = False
     allows_actions: bool = True
     trace_link: str = ""
     log_link: str = ""

@@ -2,7 +2,8 @@
 
 Scripts, styles and requests come from the console alone, and nothing may frame it. A form that
 changes something is taken only from a page of the console itself: it has the session's token, and
-the browser says that it comes from here.
+the browser says that it comes from here. A console that only this machine can reach answers only to
+names of this machine: another site could have its own name resolve to it (DNS rebinding).
 """
 
 import secrets
@@ -10,9 +11,13 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from progressor.console.options import Options
 from progressor.console.visits.sessions import Session
+
+_LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -31,8 +36,8 @@ _HEADERS = {
 class Protection:
     """Adds the headers to each response; pages are not stored anywhere."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, options: Options) -> None:
+        self._app, self._options = app, options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,16 +52,36 @@ class Protection:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        await self._app(scope, receive, protected)
+        app = self._app
+        if not _is_host_ours(Request(scope).headers.get("host", ""), self._options):
+            app = PlainTextResponse("this console has another address", status_code=421)
+        await app(scope, receive, protected)
 
 
-def is_from_here(request: Request, session: Session, form_token: str) -> bool:
-    """Return whether a form was sent by a page of the console, in this session."""
-    if not secrets.compare_digest(form_token.encode(), session.form_token.encode()):
-        return False
+def is_from_here(request: Request, options: Options) -> bool:
+    """Return whether a form was sent by a page of the console, as far as the browser says."""
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in {"same-origin", "none"}:
         return False
     origin = request.headers.get("origin")
     # "null": a browser that hides it, as after a redirect; the token has to do.
-    return origin in {None, "null"} or urlsplit(origin).netloc == request.headers.get("host")
+    if origin in {None, "null"}:
+        return True
+    ours = {request.headers.get("host"), urlsplit(options.public_url).netloc}
+    return urlsplit(origin).netloc in ours
+
+
+def is_own_form(request: Request, options: Options, session: Session, form_token: str) -> bool:
+    """Return whether a form was sent by a page of the console, in this session."""
+    if not secrets.compare_digest(form_token.encode(), session.form_token.encode()):
+        return False
+    return is_from_here(request, options)
+
+
+def _is_host_ours(host: str, options: Options) -> bool:
+    if not options.is_local or (host and host == urlsplit(options.public_url).netloc):
+        return True
+    try:
+        return urlsplit(f"//{host}").hostname in _LOCAL_HOSTS
+    except ValueError:
+        return False

@@ -40,6 +40,8 @@ class Ask:
 
         The engine decides; this only spares the visitor forms that end with a denial.
         """
+        if self.options.is_read_only:
+            return False
         if not self.identity.is_access_controlled:
             return self.options.allows_actions
         return Permissions(self.identity.bindings).allow(right, namespace)
@@ -62,7 +64,8 @@ class Links:
     def to(self, path: str, query: Mapping[str, object] | None = None) -> str:
         """Return the address of a page; parameters that are empty are left out."""
         given = {name: it for name, it in (query or {}).items() if it not in ("", None, (), [])}
-        behind = f"?{urlencode(given, doseq=True)}" if given else ""
+        sign = "&" if "?" in path else "?"
+        behind = f"{sign}{urlencode(given, doseq=True)}" if given else ""
         return f"{self.base}{path}{behind}"
 
     def process(self, namespace: str, process_id: str) -> str:

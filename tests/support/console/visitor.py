@@ -96,7 +96,13 @@ class Visitor:
     @contextlib.asynccontextmanager
     async def live(self, page: str) -> AsyncIterator["Stream"]:
         """Watch a page: its path and query, below the console's address."""
-        url = self._url("live", {"page": page})
+        async with self.live_at(self._url("live", {"page": page})) as stream:
+            yield stream
+
+    @contextlib.asynccontextmanager
+    async def live_at(self, url: str) -> AsyncIterator["Stream"]:
+        """Watch a page by the address of its stream."""
+        url = urljoin(self.address, url)
         async with self._connected(url) as connection:
             response = await connection.ask("GET", url, self._sent({"accept": "text/event-stream"}))
             assert response.status_code == 200, response

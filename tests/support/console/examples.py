@@ -1,0 +1,25 @@
+"""An address for each page, about something worth seeing: tests of every page open these."""
+
+from collections.abc import Mapping
+
+from progressor.console.pages.pages import PAGES
+from tests.support.engine.replica import Env
+
+
+async def example_pages(env: Env) -> Mapping[str, str]:
+    """Make what the pages show, and return the address of each page by its path.
+
+    A new page needs an address here: with it, it is checked for accessibility, languages and more.
+    """
+    await env.running("running/1 & a half")
+    await env.timed("waiting")
+    await env.broken("broken")
+    await env.finished("finished", b'{"total": 12}')
+    addresses = {
+        "/": "/",
+        "/processes": f"/processes?namespace={env.namespace}",
+        "/processes/{namespace}/{name:path}": f"/processes/{env.namespace}/broken",
+    }
+    missing = {it.path for it in PAGES} - addresses.keys()
+    assert not missing, f"tests/support/console/examples.py has no address for {missing}"
+    return addresses
