@@ -155,9 +155,9 @@ class _Console:
             "page": page,
             "region": page.template,
             "ask": ask,
-            "actions": [] if ask is None else _offered(page, ask),
+            "actions": [] if ask is None else _offered(page, ask, facts),
             "links": self._links,
-            "path": _object_of(request, self._links.base),
+            "path": _object_of(request, self._links.base, page),
             "here": _here(request, self._links.base),
             "look": self._look(request),
             "options": self._options,
@@ -214,7 +214,7 @@ class _Console:
                 request, page, ask, session, facts, action=action, values=form, error=error
             )
         session.note(self._look(request).words(done.text, **done.values))
-        here = self._links.to(_object_of(request, self._links.base))
+        here = self._links.to(_object_of(request, self._links.base, page))
         return RedirectResponse(done.address or here, status_code=303)
 
     # --- Live
@@ -224,7 +224,7 @@ class _Console:
         here = _path_here(request.query_params.get("page", "/"))
         address = urlsplit(here)
         found = self._page_at(unquote(address.path))
-        if found is None:
+        if found is None or not found[0].is_live:
             return Response("no such page", status_code=404)
         page, place = found
         try:
@@ -375,16 +375,16 @@ def _check(action: Action, entered: Entered) -> None:
     is_open = ask.identity.is_access_controlled or ask.options.allows_actions
     if ask.options.is_read_only or not is_open:
         raise invalid("do", "this console only reads")
-    if action.warning and entered.values.get("confirmation", "") != ask.name:
-        raise invalid("confirmation", f"must be {ask.name!r}")
+    if action.warning and entered.values.get("confirmation", "") != action.confirmed(ask):
+        raise invalid("confirmation", f"must be {action.confirmed(ask)!r}")
     for field in action.fields:
         if field.is_required and not entered.text(field.name):
             raise invalid(field.name, "must not be empty")
 
 
-def _offered(page: Page, ask: Ask) -> list[Action]:
+def _offered(page: Page, ask: Ask, facts: Mapping[str, Any]) -> list[Action]:
     namespace = ask.place.get("namespace", "")
-    return [it for it in page.actions if ask.may(it.right, namespace)]
+    return [it for it in page.actions if ask.may(it.right, namespace) and it.fits(facts)]
 
 
 def _here(request: Request, base: str) -> str:
@@ -397,11 +397,11 @@ def _here(request: Request, base: str) -> str:
     return f"{path}?{request.url.query}" if request.url.query else path
 
 
-def _object_of(request: Request, base: str) -> str:
+def _object_of(request: Request, base: str, page: Page) -> str:
     """Return the address of what a page is about, without anything else in its query."""
     path, _, query = _here(request, base).partition("?")
-    name = parse_qs(query).get("id", ())
-    return f"{path}?{urlencode({'id': name[0]})}" if name else path
+    found = {name: it for name, it in parse_qs(query).items() if name in page.parameters}
+    return f"{path}?{urlencode(found, doseq=True)}" if found else path
 
 
 def _path_here(address: str) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from progressor import errors
 from progressor.console.visits.visit import Ask
@@ -12,11 +12,15 @@ from progressor.domain.access.rights import Right
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A field of a form; ``name`` is also that of the request's field, by which errors name it."""
+    """A field of a form; ``name`` is also that of the request's field, by which errors name it.
+
+    ``kind`` "key": hidden, and another one each time the form is shown, so that sending one form
+    twice has the effect of once.
+    """
 
     name: str
     label: str
-    kind: Literal["text", "lines", "number", "instant", "choice", "flag"] = "text"
+    kind: Literal["text", "lines", "number", "instant", "choice", "flag", "key"] = "text"
     help: str = ""
     is_required: bool = False
     choices: tuple[str, ...] = ()
@@ -62,7 +66,8 @@ class Action:
 
     ``warning``: what cannot be undone; the visitor types the name of the object to confirm it. ""
     where it can. ``run`` does it and returns what to say then, in `Done`. ``command`` returns the
-    words of the command that does the same.
+    words of the command that does the same. ``fits`` returns whether it makes sense for what a page
+    shows, so that it is offered. ``confirmed`` returns what the visitor has to type.
     """
 
     name: str
@@ -73,6 +78,8 @@ class Action:
     warning: str = ""
     run: Callable[[Entered], Awaitable["Done"]]
     command: Callable[[Entered], tuple[str, ...]]
+    fits: Callable[[Mapping[str, Any]], bool] = lambda _facts: True
+    confirmed: Callable[[Ask], str] = lambda ask: ask.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

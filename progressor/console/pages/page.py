@@ -13,7 +13,8 @@ class Page:
     """A page: ``path`` is a route, ``template`` a file in ``templates``.
 
     ``load`` returns what the template shows; ``section`` is the entry of the menu that it is under;
-    ``actions`` are those on what the page is about.
+    ``actions`` are those on what the page is about. ``parameters``: those of its address that say
+    what it is about, which its forms keep. ``is_live``: whether it is sent again as it changes.
     """
 
     path: str
@@ -22,3 +23,5 @@ class Page:
     title: str
     load: Callable[[Ask], Awaitable[Mapping[str, Any]]]
     actions: tuple[Action, ...] = ()
+    parameters: frozenset[str] = frozenset({"id"})
+    is_live: bool = True

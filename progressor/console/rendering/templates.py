@@ -4,6 +4,7 @@ import base64
 import datetime as dt
 import functools
 import json
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ def _environment(language: str) -> jinja2.Environment:
         iso=_iso,
         code=lambda number: _CODES.get(number, str(number)),
     )
-    environment.globals.update(LOOKS=LOOKS, LANGUAGES=LANGUAGES)
+    environment.globals.update(
+        LOOKS=LOOKS, LANGUAGES=LANGUAGES, new_key=lambda: secrets.token_hex(16)
+    )
     return environment
 
 
