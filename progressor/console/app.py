@@ -22,6 +22,7 @@ from progressor.console.live import INTERVAL_SECONDS, Live, Version
 from progressor.console.options import Options
 from progressor.console.pages.page import Page
 from progressor.console.pages.pages import PAGES
+from progressor.console.pages.processes import payload
 from progressor.console.rendering.templates import Templates
 from progressor.console.visits.clients import Clients
 from progressor.console.visits.meters import Meters
@@ -53,6 +54,7 @@ def build(options: Options, *, clock: Clock | None = None) -> ASGIApp:
     routes = [
         *(Route(it.path, console.endpoint(it), methods=["GET", "POST"]) for it in PAGES),
         Route("/live", console.live, methods=["GET"]),
+        Route("/payload", console.payload, methods=["GET"]),
         Route("/login", console.login, methods=["GET", "POST"]),
         Route("/logout", console.logout, methods=["POST"]),
         Route("/preferences", console.preferences, methods=["POST"]),
@@ -190,6 +192,19 @@ class _Console:
         response = await self.failed(request, invalid("path", "no such page"))
         response.status_code = 404
         return response
+
+    async def payload(self, request: Request) -> Response:
+        """Return a payload whole, to be saved and never shown as a page."""
+        session = self._session(request)
+        try:
+            ask = await self._ask(session, {}, _query_of(request.url.query))
+            name, data = await payload.read(ask)
+        except access_errors.UnauthenticatedError:
+            return self._to_login(request)
+        except errors.ProgressorError as error:
+            return self._failed(request, PAGES[0], session, error)
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(data, media_type="application/octet-stream", headers=headers)
 
     # --- Actions
 
@@ -383,7 +398,7 @@ def _check(action: Action, entered: Entered) -> None:
 
 
 def _offered(page: Page, ask: Ask, facts: Mapping[str, Any]) -> list[Action]:
-    namespace = ask.place.get("namespace", "")
+    namespace = ask.place.get("namespace") or ask.one("namespace")
     return [it for it in page.actions if ask.may(it.right, namespace) and it.fits(facts)]
 
 

@@ -1,6 +1,15 @@
 """All pages."""
 
-from progressor.console.pages import overview, processes
+from progressor.console.pages import bulk, overview
 from progressor.console.pages.page import Page
+from progressor.console.pages.processes import failures, listed, process
 
-PAGES: tuple[Page, ...] = (overview.PAGE, processes.LIST, processes.PROCESS)
+PAGES: tuple[Page, ...] = (
+    overview.PAGE,
+    listed.PAGE,
+    process.PAGE,
+    failures.PAGE,
+    bulk.LIST,
+    bulk.NEW,
+    bulk.OPERATION,
+)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from progressor.console.words.words import mark
+from progressor.sdk.client.bulk import BulkResult, BulkState
 from progressor.sdk.client.replicas import ReplicaState
 from progressor.sdk.codec.wire import WireEnum
 from progressor.sdk.values.jobs import JobState, NodeState
@@ -59,6 +60,15 @@ _LOOKS: Mapping[type[WireEnum], Mapping[str, Look]] = {
         "cancelled": CANCELLED,
     },
     JobState: {"running": RUNNING, "done": DONE, "failed": FAILED, "cancelled": CANCELLED},
+    BulkState: {
+        "matching": dataclasses.replace(PENDING, word=mark("matching")),
+        "running": RUNNING,
+        "following": dataclasses.replace(RUNNING, word=mark("following")),
+        "done": DONE,
+        "stopped": dataclasses.replace(CANCELLED, word=mark("stopped")),
+        "failed": FAILED,
+    },
+    BulkResult: {"pending": PENDING, "done": DONE, "skipped": SKIPPED, "failed": FAILED},
     ReplicaState: {
         "serving": dataclasses.replace(RUNNING, word=mark("serving")),
         "draining": dataclasses.replace(PENDING, word=mark("draining")),

@@ -1,9 +1,6 @@
 """Templates, in each language, and what all of them can use."""
 
-import base64
 import datetime as dt
-import functools
-import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +8,15 @@ from typing import Any
 
 import grpc
 import jinja2
-import msgspec
 from markupsafe import Markup
 
 from progressor.console.rendering.looks import LOOKS, look_of
+from progressor.console.rendering.payloads import is_cut, payload_text
+from progressor.console.rendering.terms import term_of
 from progressor.console.words.words import LANGUAGES, Words
-from progressor.sdk.codec.envelope import is_encrypted, opened
+from progressor.sdk.values.processes import ProcessStatus, WaitCause
 from progressor.telemetry.logs.printable import printable
 
-PAYLOAD_BYTES_SHOWN = 20_000
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -50,6 +47,8 @@ def _environment(language: str) -> jinja2.Environment:
     environment.filters.update(
         look=look_of,
         payload=payload_text,
+        is_cut=is_cut,
+        term=term_of,
         printable=printable,
         instant=_instant,
         number=words.number,
@@ -58,7 +57,11 @@ def _environment(language: str) -> jinja2.Environment:
         code=lambda number: _CODES.get(number, str(number)),
     )
     environment.globals.update(
-        LOOKS=LOOKS, LANGUAGES=LANGUAGES, new_key=lambda: secrets.token_hex(16)
+        LOOKS=LOOKS,
+        LANGUAGES=LANGUAGES,
+        STATUSES=tuple(ProcessStatus),
+        CAUSES=tuple(WaitCause),
+        new_key=lambda: secrets.token_hex(16),
     )
     return environment
 
@@ -74,40 +77,3 @@ def _instant(context: jinja2.runtime.Context, instant: dt.datetime | None) -> st
 
 def _iso(instant: dt.datetime) -> str:
     return instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
-
-
-def payload_text(payload: object) -> str:
-    """Return a payload as exact JSON, text or hex, cut if it is long."""
-    if payload is None or payload == b"":
-        return ""
-    if isinstance(payload, (bytes, bytearray)):
-        return _bytes_text(bytes(payload))
-    return json.dumps(payload, ensure_ascii=False, indent=2, default=str)
-
-
-def _bytes_text(data: bytes) -> str:
-    if is_encrypted(data):
-        with_key = _key_of(data)
-        return f"🔒 {with_key} ({len(data):,})"
-    shown = data[:PAYLOAD_BYTES_SHOWN]
-    cut = "" if len(shown) == len(data) else f"\n… {len(data):,}"
-    try:
-        text = shown.decode(errors="strict" if not cut else "ignore")
-    except UnicodeDecodeError:
-        return base64.b16encode(shown).decode().lower() + cut
-    if not cut and text[:1] in {"{", "["}:
-        text = _indented(data, text)
-    return "\n".join(printable(line) for line in text.split("\n")) + cut
-
-
-def _indented(data: bytes, text: str) -> str:
-    # Formatted, not parsed: numbers and keys stay exactly as they are.
-    try:
-        return msgspec.json.format(data, indent=2).decode()
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return text
-
-
-@functools.lru_cache(maxsize=1000)
-def _key_of(data: bytes) -> str:
-    return opened(data).key_id

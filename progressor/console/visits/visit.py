@@ -83,6 +83,11 @@ class Links:
     def bulk(self, operation_id: str) -> str:
         return self.to(f"/bulk/{quote(operation_id, safe='')}")
 
+    def payload(self, namespace: str, process_id: str, which: Mapping[str, object]) -> str:
+        """Return where a payload of a process can be downloaded whole."""
+        where = {"namespace": namespace, "process": process_id}
+        return self.to("/payload", {**where, **which})
+
     def _object(self, kind: str, namespace: str, name: str) -> str:
         # A browser resolves these two as parts of a path, however they are escaped.
         if name in {".", ".."}:

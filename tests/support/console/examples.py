@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from progressor.console.pages.pages import PAGES
+from progressor.sdk.client.bulk import BulkKind
 from tests.support.engine.replica import Env
 
 
@@ -15,10 +16,17 @@ async def example_pages(env: Env) -> Mapping[str, str]:
     await env.timed("waiting")
     await env.broken("broken")
     await env.finished("finished", b'{"total": 12}')
+    operation = await env.client.bulk.start(
+        BulkKind.NOTIFY, namespace=env.namespace, id_prefix="waiting", rate_max=None
+    )
     addresses = {
         "/": "/",
         "/processes": f"/processes?namespace={env.namespace}",
         "/processes/{namespace}/{name:path}": f"/processes/{env.namespace}/broken",
+        "/failures": "/failures",
+        "/bulk": "/bulk",
+        "/bulk/new": f"/bulk/new?kind=retry&namespace={env.namespace}",
+        "/bulk/{name:path}": f"/bulk/{operation.operation_id}",
     }
     missing = {it.path for it in PAGES} - addresses.keys()
     assert not missing, f"tests/support/console/examples.py has no address for {missing}"
