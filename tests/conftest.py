@@ -12,7 +12,7 @@ from hypothesis.internal.conjecture import engine
 from progressor.storage.postgres.migrations import migrate
 from tests.support.postgres.cluster import Cluster, open_cluster, own_cluster
 
-# Those of whoever runs the tests would be used by commands.
+# Otherwise commands would use the contexts of the person who runs the tests.
 os.environ["PROGRESSOR_CONTEXTS"] = "/nonexistent/contexts.toml"
 
 TEMPLATE = "progressor_template"

@@ -47,7 +47,7 @@ class Plan:
     def __post_init__(self) -> None:
         """Check that there are enough processes for the timers."""
         if min(self.process_count, self.timer_count, self.due_count) < 0:
-            message = "there is no filling with less than nothing"
+            message = "counts must not be negative"
             raise ValueError(message)
         if self.timer_count + self.due_count > self.running_count:
             message = (

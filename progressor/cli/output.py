@@ -306,7 +306,7 @@ def _printable_text(text: str | Text) -> Text:
 def payload_text(payload: object) -> str:
     """Return a payload as JSON or text, cut if it is long, or its number of bytes.
 
-    An encrypted one that nobody decrypts is named by its key.
+    One that stays encrypted is shown by the id of its key.
     """
     if isinstance(payload, Sealed):
         plain_payload = payload.revealed

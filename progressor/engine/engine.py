@@ -229,7 +229,7 @@ class Engine:
         )  # fmt: skip
         create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
-        # Who asks right after the start is not to be told that nobody is known yet.
+        # A request right after the start must not be refused because no identity is known yet.
         await _until_there(wiring.access.refresh, database=self.database)
         if self._paused:
             pause = functools.partial(self._pause_all, wiring)

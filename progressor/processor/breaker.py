@@ -1,4 +1,4 @@
-"""The breaker of one namespace in one replica: how many steps may start while nobody takes them.
+"""The breaker of one namespace in one replica: how many steps may start while none are taken.
 
 cut       no target is connected: none; until one of them is connected
 refusing  the targets refuse the steps: a probe after each pause, which doubles with each refusal;

@@ -35,7 +35,7 @@ def split_url(url: str) -> SplitResult:
     if parts.username is not None or parts.fragment or not url.isprintable() or " " in url:
         message = "must have no user, fragment, space or control character"
         raise ValueError(message)
-    if parts.port == 0:  # raises ValueError for what is no port
+    if parts.port == 0:  # raises ValueError unless it is a port
         message = "must not have the port 0"
         raise ValueError(message)
     return parts

@@ -45,7 +45,7 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
         "BAD_SIGNATURE": _WRONG_AUTHORITY,
         "Hostname Verification Check failed": "the certificate of the other side is for other "
         "names than that of the address; server_name can give the one to expect",
-        "missing selected ALPN property": "the other side uses TLS, but is no gRPC server",
+        "missing selected ALPN property": "the other side uses TLS, but is not a gRPC server",
     }
 )
 """What errors of gRPC and BoringSSL mean, the first that fits."""

@@ -218,7 +218,7 @@ def _wrongly_retried(stored: StoredBulks) -> Iterator[str]:
     again = sum(times for name, times in retried.items() if not can_succeed(name))
     if stored.failure_count != len(stored.processes) + again:
         yield (
-            f"{len(stored.processes)} processes, retried in vain {again} times, have broken"
+            f"{len(stored.processes)} processes, retried {again} times without success, have broken"
             f" {stored.failure_count} times"
         )
 

@@ -100,7 +100,7 @@ class Sharing(RuleBasedStateMachine):
 
     def beat(self, replica: Replica) -> None:
         now = self.time.now_seconds
-        # What is told now was made up at the beat before, as in the thread of the heartbeat.
+        # What a heartbeat reports was computed at the last one, as in the thread of the heartbeat.
         replica.row, replica.beaten_at, replica.next_beat = replica.rates.told, now, now + 1.0
         others = [it for it in self.replicas if it is not replica]
         live = [it.row or None for it in others if now - it.beaten_at <= LEASE_SECONDS]

@@ -1,5 +1,5 @@
--- Finds the starts for which the quotas of open processes leave room, exactly: whoever counts holds a lock until the end
--- of its transaction, and counts what those before it have started. Starts of existing processes always have room, so
+-- Finds the starts for which the quotas of open processes leave room, exactly: a transaction that counts holds a lock until
+-- its end, and counts what those before it have started. Starts of existing processes always have room, so
 -- that they are answered as usual.
 -- Locks: an advisory lock for each namespace with a quota, in the order of its key, before anything else.
 -- Returns: p_namespace, with an empty text in place of the namespace of each start without room.

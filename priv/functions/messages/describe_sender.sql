@@ -1,5 +1,5 @@
 -- Describes the sender of a message, for `tasks.sender`.
--- Returns: [namespace, process_id, task_id]; null: nobody has sent it, since it tells that a message was refused.
+-- Returns: [namespace, process_id, task_id]; null: it was not sent, but reports a message that was refused.
 CREATE FUNCTION describe_sender(p_namespace text, p_process_id text, p_task_id bigint)
 RETURNS json
 LANGUAGE sql

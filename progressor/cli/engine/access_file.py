@@ -55,7 +55,7 @@ class _Plan:
     done_count: int = 0
 
     async def apply(self, client: "Client") -> None:
-        """Add first: whoever applies needs a right to go on."""
+        """Add first, so that the caller does not lose the right to go on."""
         for binding in self.added:
             await client.access.add_binding(*binding)
             self.done_count += 1

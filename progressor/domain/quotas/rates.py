@@ -6,7 +6,7 @@ it was asked for) and its share, and learns theirs. From that it finds its next 
 
 - the *floor*, a tenth of the rate in equal parts, which every replica has;
 - of the rest, what it demands, or if all demand more than there is, an equal part at least;
-- what nobody demands, in equal parts again, so that a replica that was idle can begin.
+- what is left over, in equal parts again, so that a replica that was idle can begin.
 
 Demands are as of the last heartbeats, so two replicas may hold different views. Therefore no
 replica takes more than the others' shares leave over, the floor excepted: a share grows only once

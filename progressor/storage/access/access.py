@@ -54,7 +54,7 @@ class Access:
         """Read everything. What changes meanwhile has a later revision than this has noted."""
         self.changed.clear()
         [revision] = await self._context.read(int, _SQL["read_revision"])
-        # Tokens first: whoever is let in has the bindings that were made with its token.
+        # Tokens first: a token that is accepted has the bindings that were made with it.
         found = await self._context.read(ValidToken, _SQL["read_valid_tokens"])
         rules = AccessRules(await self.bindings(after=None, limit=2 * BINDINGS_MAX))
         self.rules, self.tokens = rules, {it.token_id: it for it in found}

@@ -3,8 +3,8 @@
 -- ahead, those behind a task of their own process, and those held until it comes back; and with constraints, those that wait for their
 -- instant, their order, their gates, or have passed them; up to a limit of each. For how long: since the
 -- oldest was due; since the process broke; since the first attempt of the oldest of the hundred retries with most attempts;
--- since the request behind with the lowest id was admitted, or a timer there was due. Whoever has
--- constraints: since it came to wait for what it waits for. And places of gates that are held, and gates
+-- since the request behind with the lowest id was admitted, or a timer there was due. With
+-- constraints: since the task began to wait for its cause. And places of gates that are held, and gates
 -- that are full with a queue. And jobs that run, with their nodes, up to jobs_max in all namespaces; and
 -- schedules, up to the limit: those that have a next instant, that are paused, and that were due late_after ago, which
 -- is not late in a paused namespace.
@@ -15,7 +15,7 @@
 -- and one for all that is behind. OFFSET 0 keeps a look-up by key from becoming a join. A namespace
 -- where nothing has constraints pays for two look-ups, which find nothing.
 -- An age is null where nothing waits, and otherwise at least 0: greatest ignores null.
--- Where more than the limit are available, what is due without constraints may be more than is told.
+-- Where more than the limit are available, what is due without constraints may be more than is reported.
 -- Locks: none.
 WITH held AS MATERIALIZED (
     SELECT r.namespace, array_agg(r.slot) AS slots, array_agg(r.process_id) AS process_ids

@@ -109,7 +109,7 @@ CASES = [
         State.FAILED, offenders=("running$",),
     ),
     Case(
-        "that nobody takes away", "dead_rows", replies(20_000, 15_000), State.WARNING,
+        "that stay", "dead_rows", replies(20_000, 15_000), State.WARNING,
         offenders=("replies: 15,000 dead of 5,000 live rows, never vacuumed$",),
     ),
     Case("that are few", "dead_rows", replies(9_000, 9_000), words="9,000 dead rows"),
@@ -125,7 +125,7 @@ CASES = [
         (alter_database("default_transaction_read_only = on"),), State.FAILED,
         ".*read-only by default",
     ),
-    Case("of which nothing is told", "large_steps", (replica(), told("", ""))),
+    Case("without reported facts", "large_steps", (replica(), told("", ""))),
     Case(
         "that come near what their processor receives",
         "large_steps", (replica(), told(NEAR, "", OVER)), State.WARNING,
@@ -149,15 +149,15 @@ CASES = [
         "heartbeats", (replica(heartbeat=AGO), change("lease_timeout", "'10 min'")),
     ),
     Case(
-        "nobody serves what is due", "heartbeats", (replica(1, draining=True), scheduled()),
+        "no replica serves what is due", "heartbeats", (replica(1, draining=True), scheduled()),
         State.FAILED, advice="progressor serve",
     ),
     Case(
-        "nobody serves what is leased", "heartbeats", (replica(1, draining=True), leased()),
+        "no replica serves what is leased", "heartbeats", (replica(1, draining=True), leased()),
         State.FAILED, advice="progressor serve",
     ),
     Case(
-        "nobody serves and nothing is due",
+        "no replica serves and nothing is due",
         "heartbeats", (scheduled(due=IN_AN_HOUR),), State.WARNING,
     ),
     Case(
@@ -179,7 +179,7 @@ CASES = [
         words="1 clock within 250 ms of PostgreSQL's$",
     ),
     Case(
-        "due and nobody serves", "due_tasks", (scheduled("p1"), scheduled("p2")), State.FAILED,
+        "due and no replica serves", "due_tasks", (scheduled("p1"), scheduled("p2")), State.FAILED,
         ".*no replica is serving",
         ("orders: 2 tasks due, the oldest for 60.* 0 of 0 workers taken$",),
     ),

@@ -587,7 +587,7 @@ VIOLATIONS_OF_SCHEDULES: Violations = {
 
 
 def tampered(statement: str, other: str = "last_audit_entries_form_a_chain") -> tuple[str, str]:
-    """Return what whoever owns the tables can do to entries, and the other check that finds it."""
+    """Return what the owner of the tables can do to entries, and the other check that finds it."""
     return f"SET LOCAL session_replication_role = replica; {statement}", other
 
 

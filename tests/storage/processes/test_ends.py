@@ -1,7 +1,7 @@
 """Ends of processes and of running tasks, at the same moment as what they compete with.
 
-What must hold: whoever waits for the end of a process either reads it, or is noted where the end is
-written. Of a cancellation and the settlement of the step, one counts.
+What must hold: a caller that waits for the end of a process either reads it, or is noted where the
+end is written. Of a cancellation and the settlement of the step, one counts.
 """
 
 import asyncio

@@ -173,7 +173,7 @@ async def test_a_broken_task_keeps_its_memos_until_its_process_comes_back(
     kept = await store.memos(call.key)
     # Neither of these brings it back.
     repair = await store.run_task(a_request(call.key, TaskType.REPAIR))
-    await store.remember(repair, "mend")
+    await store.remember(repair, "fix")
     await store.settled(repair, BROKEN)
     cancelled = (await store.recover(call.key, retries=True)).task_id
     await store.cancel(call.key, call.task_id)

@@ -80,7 +80,7 @@ async def test_no_more_is_read_than_is_counted(own_database: str, analyze: bool)
 
     each = 2 * COUNT_MAX
     sequential = {table for table, it in reads.items() if it.sequential}
-    # Of these all rows are read, and there are few: that is no search.
+    # Of these all rows are read, and there are few, so a scan is right.
     assert sequential <= {"namespaces", "process_counts", "process_count_state"}
     # Those that are available, the retries, the init tasks, and one that tells that there are any.
     assert reads["gated"].by_index <= (CAUSES + 3) * each + 2

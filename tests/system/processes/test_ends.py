@@ -28,7 +28,7 @@ _NUMBERS = itertools.count()
 
 
 class Orders:
-    """A processor whose steps hang as they are told, and note when they are stopped."""
+    """A processor whose steps hang on request, and note when they are stopped."""
 
     def __init__(self) -> None:
         self.is_broken = True

@@ -148,7 +148,7 @@ async def test_a_target_that_came_back_is_waited_for_as_long_again(
         await _answered(bound, second.target)
         await second.stop()
 
-        # A step sent before the channel notices the closed socket is cut off, which is no patience.
+        # A step sent before the channel notices the closed socket is cut off at once.
         while _is_cut_off(outcome := await bound.ask(second.target)):
             pass
         assert is_waited_for(outcome)

@@ -19,7 +19,7 @@ from tests.support.engine.replica import Env, Replica, open_env, refusal, runnin
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 NO_RETRY = 9.0
-"""The timeout of requests that the client does not repeat: it is told to wait for longer."""
+"""The timeout of requests that the client does not repeat: it is asked to wait for longer."""
 
 MUCH = bytes(1000)
 """What uses up a quota of ten bytes per second for long."""

@@ -223,13 +223,13 @@ LEASED: dict[str, tuple[UnfinishedTask, tuple[ReplicaView, ...], Cause]] = {
     "is lost when its replica is not on the list": (
         leased(), (a_replica(2),), dead(silent_since=None, collected_at=ahead(1)),
     ),
-    "is collected by nobody where no replica serves": (
+    "is not collected where no replica serves": (
         leased(), (LATE, DRAINS), dead(silent_since=ago(6), collected_at=None),
     ),
     "overran where its replica lives and its time is over": (
         leased(overdue=0.5), (a_replica(1),), overrun(ahead(0.5)),
     ),
-    "overran and is collected by nobody": (
+    "overran and is not collected": (
         leased(overdue=0.5), (a_replica(1, draining=True),), overrun(None),
     ),
 }  # fmt: skip

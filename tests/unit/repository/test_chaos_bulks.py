@@ -53,7 +53,7 @@ def test_a_sound_run_is_found_to_be_sound() -> None:
         ({"processes": {GOOD: "error", BAD: "error"}}, f"{GOOD} is error, and was retried 1 times"),
         (
             {"failure_count": 3},
-            "2 processes, retried in vain 2 times, have broken 3 times",
+            "2 processes, retried 2 times without success, have broken 3 times",
         ),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

@@ -1,4 +1,4 @@
-"""Gates: wake-ups, holders that give way, and the scan that finds what nobody looked at."""
+"""Gates: wake-ups, holders that give way, and the scan that finds what was missed."""
 
 import asyncio
 import contextlib

@@ -171,7 +171,7 @@ def paused_verdict(doctor_run: DoctorRun) -> Verdict:
         return findings.ok(f"{paused}, none for more than {_whole(LONG_PAUSE)}" if rows else paused)
     return findings.warning(
         f"{count_of(len(long), 'namespace')} paused for more than {_whole(LONG_PAUSE)}",
-        advice="If nobody needs the pause any more: `progressor namespace resume NAME`.",
+        advice="Once the pause is no longer needed: `progressor namespace resume NAME`.",
         offenders=[_pause(row) for row in long[:OFFENDERS_MAX]],
     )
 

@@ -95,7 +95,7 @@ CASES = [
         batches=[(1, 3), (2,), (4,)],
     ),
     Case(
-        name="nobody passes an item of the same process that waits for a conflicting one",
+        name="no item passes one of the same process that waits for a conflicting one",
         items=[
             Item(1, "a", conflict_key="k"), Item(2, "a", conflict_key="k"),
             Item(3, "a", conflict_key="other"), Item(4, "b"), Item(5, "a"),
