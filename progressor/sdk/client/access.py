@@ -171,19 +171,20 @@ class Access(Resource[Connection]):
         number: int | None,
         wanted: AuditFilter = _EVERYTHING,
         *,
+        page_size: int = _FOLLOWED_MAX,
         timeout: Seconds | None = None,
     ) -> Exchange[tuple[tuple[AuditEntry, ...], int]]:
-        """Return some of the entries after a number of the chain, and the number to continue from.
+        """Return up to `page_size` entries after a number of the chain, and where to continue.
 
-        If there are none, either nothing new has been sealed, or none of the entries examined
-        matched; in that case the returned number is larger. Without a number: no entries, and the
-        number of the last one.
+        The returned number is the one to continue from. If there are no entries, either nothing new
+        has been sealed, or none of the entries examined matched; in that case the number is larger.
+        Without a number: no entries, and the number of the last one.
         """
         request = _FILTER.message(wanted)
         if number is None:
             request.page_size = 1
             return Exchange(request, lambda it: ((), it.last_number), timeout, repeatable=True)
-        request.page_size, request.after_number = _FOLLOWED_MAX, number
+        request.page_size, request.after_number = page_size, number
         return Exchange(request, _read_followed, timeout, repeatable=True)
 
     async def follow_audit(
