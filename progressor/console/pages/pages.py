@@ -1,6 +1,6 @@
 """All pages."""
 
-from progressor.console.pages import bulk, overview
+from progressor.console.pages import audit, bulk, namespaces, overview, replicas
 from progressor.console.pages.page import Page
 from progressor.console.pages.processes import failures, listed, process
 
@@ -12,4 +12,9 @@ PAGES: tuple[Page, ...] = (
     bulk.LIST,
     bulk.NEW,
     bulk.OPERATION,
+    namespaces.LIST,
+    namespaces.NAMESPACE,
+    replicas.PAGE,
+    audit.LIST,
+    audit.ENTRY,
 )

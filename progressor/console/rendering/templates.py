@@ -13,7 +13,7 @@ from markupsafe import Markup
 from progressor.console.rendering.looks import LOOKS, look_of
 from progressor.console.rendering.payloads import is_cut, payload_text
 from progressor.console.rendering.terms import term_of
-from progressor.console.words.words import LANGUAGES, Words
+from progressor.console.words.words import LANGUAGES, Words, mark
 from progressor.sdk.values.processes import ProcessStatus, WaitCause
 from progressor.telemetry.logs.printable import printable
 
@@ -51,6 +51,7 @@ def _environment(language: str) -> jinja2.Environment:
         term=term_of,
         printable=printable,
         instant=_instant,
+        setting=functools.partial(setting_text, words),
         number=words.number,
         duration=words.duration,
         iso=_iso,
@@ -77,3 +78,20 @@ def _instant(context: jinja2.runtime.Context, instant: dt.datetime | None) -> st
 
 def _iso(instant: dt.datetime) -> str:
     return instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
+
+
+def setting_text(words: Words, value: object, no_value: str) -> str:
+    """Return the value of a setting for people; `no_value`: the text, to translate, for None."""
+    match value:
+        case None:
+            return words(no_value)
+        case bool():
+            return words(mark("yes")) if value else words(mark("no"))
+        case dt.timedelta():
+            return words.duration(value)
+        case int() | float():
+            return words.number(value)
+        case tuple():
+            return ", ".join(printable(str(it)) for it in value)
+        case _:
+            return printable(str(value))

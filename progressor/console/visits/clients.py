@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from progressor import access_errors
+from progressor import access_errors, errors
 from progressor.clock import Clock
 from progressor.console.options import Options
 from progressor.domain.access.answers import Identity
@@ -44,6 +44,8 @@ class Clients:
     async def identity(self, token: str | None) -> Identity:
         """Return who the engine takes the bearer of a token for.
 
+        While the engine does not answer, that is what it said before.
+
         Raises:
             UnauthenticatedError: For nobody.
             ProgressorError: The engine cannot tell.
@@ -55,6 +57,9 @@ class Clients:
             except access_errors.UnauthenticatedError:
                 await self.forget(token)
                 raise
+            except errors.ProgressorError:
+                if known.identity is None:
+                    raise
             known.asked_at = now
         return known.identity
 

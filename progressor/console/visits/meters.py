@@ -49,3 +49,8 @@ class Meters:
         while course.rates and course.rates[0].at < activity.read_at - SHOWN:
             course.rates.popleft()
         return overview, tuple(course.rates)
+
+    def last(self, identity: Identity) -> tuple[Overview, tuple[Rate, ...]] | None:
+        """Return what was read last; None: nothing was."""
+        course = self._courses.get(identity)
+        return None if course is None or course.last is None else (course.last, tuple(course.rates))

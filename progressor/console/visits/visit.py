@@ -1,9 +1,11 @@
 """A visit: what one request to the console knows of its visitor."""
 
 import dataclasses
+import datetime as dt
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
+from progressor import errors
 from progressor.console.options import Options
 from progressor.console.visits.meters import Meters
 from progressor.console.words.words import Words
@@ -32,8 +34,26 @@ class Ask:
 
     @property
     def name(self) -> str:
-        """The id or key of the object that the page is about."""
-        return self.place.get("name", "") or self.one("id")
+        """The id or key of the object that the page is about, or its namespace."""
+        if "name" in self.place:
+            return self.place["name"] or self.one("id")
+        return self.one("id") or self.place.get("namespace", "")
+
+    def instant(self, name: str) -> dt.datetime | None:
+        """Return the instant in a parameter, by UTC if it names no zone; None without one.
+
+        Raises:
+            InvalidRequestError: It is none.
+        """
+        text = self.one(name)
+        if not text:
+            return None
+        try:
+            found = dt.datetime.fromisoformat(text)
+        except ValueError as error:
+            wrong = f"must be an instant such as 2026-01-31T12:00:00Z, got {text!r}"
+            raise errors.InvalidRequestError(errors.FieldViolation(name, wrong)) from error
+        return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
 
     def may(self, right: Right, namespace: str) -> bool:
         """Return whether the visitor has a right there, so that an action can be offered.
@@ -45,6 +65,15 @@ class Ask:
         if not self.identity.is_access_controlled:
             return self.options.allows_actions
         return Permissions(self.identity.bindings).allow(right, namespace)
+
+    def sees(self, right: Right, namespace: str = "") -> bool:
+        """Return whether the visitor has a right to read there, "": anywhere."""
+        if not self.identity.is_access_controlled:
+            return True
+        permissions = Permissions(self.identity.bindings)
+        if namespace:
+            return permissions.allow(right, namespace)
+        return permissions.any_binding_for(right) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +96,9 @@ class Links:
         sign = "&" if "?" in path else "?"
         behind = f"{sign}{urlencode(given, doseq=True)}" if given else ""
         return f"{self.base}{path}{behind}"
+
+    def namespace(self, namespace: str) -> str:
+        return self.to(f"/namespaces/{quote(namespace, safe='')}")
 
     def process(self, namespace: str, process_id: str) -> str:
         return self._object("processes", namespace, process_id)

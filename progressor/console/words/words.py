@@ -81,9 +81,10 @@ class Words:
     def duration(self, duration: dt.timedelta) -> str:
         """Return a duration by its two largest units, in symbols that all these languages use."""
         seconds = abs(duration.total_seconds())
-        sign = "-" if duration < dt.timedelta() else ""
+        milliseconds = round(seconds * 1000)
+        sign = "-" if duration < dt.timedelta() and milliseconds else ""
         if seconds < 1:
-            return f"{sign}{self.number(round(seconds * 1000))} ms"
+            return f"{sign}{self.number(milliseconds)} ms"
         if seconds < _MINUTE:
             return f"{sign}{self.number(round(seconds, 1))} s"
         days, left = divmod(int(seconds), 86_400)

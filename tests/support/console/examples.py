@@ -1,10 +1,20 @@
 """An address for each page, about something worth seeing: tests of every page open these."""
 
+import asyncio
 from collections.abc import Mapping
 
 from progressor.console.pages.pages import PAGES
 from progressor.sdk.client.bulk import BulkKind
+from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import Env
+
+
+async def _sealed_entry(env: Env) -> int:
+    """Return the number of an entry of the audit, once there is one."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async for entry in env.client.access.follow_audit(after=0):
+            return entry.number
+    raise AssertionError("it follows without end")
 
 
 async def example_pages(env: Env) -> Mapping[str, str]:
@@ -27,6 +37,11 @@ async def example_pages(env: Env) -> Mapping[str, str]:
         "/bulk": "/bulk",
         "/bulk/new": f"/bulk/new?kind=retry&namespace={env.namespace}",
         "/bulk/{name:path}": f"/bulk/{operation.operation_id}",
+        "/namespaces": "/namespaces",
+        "/namespaces/{namespace}": f"/namespaces/{env.namespace}",
+        "/replicas": "/replicas",
+        "/audit": "/audit",
+        "/audit/{name}": f"/audit/{await _sealed_entry(env)}",
     }
     missing = {it.path for it in PAGES} - addresses.keys()
     assert not missing, f"tests/support/console/examples.py has no address for {missing}"
