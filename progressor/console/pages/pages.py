@@ -1,6 +1,7 @@
 """All pages."""
 
-from progressor.console.pages import audit, bulk, namespaces, overview, replicas
+from progressor.console.pages import bulk
+from progressor.console.pages.engine import audit, namespaces, overview, replicas
 from progressor.console.pages.page import Page
 from progressor.console.pages.processes import failures, listed, process
 

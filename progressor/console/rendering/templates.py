@@ -1,6 +1,7 @@
 """Templates, in each language, and what all of them can use."""
 
 import datetime as dt
+import functools
 import secrets
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from progressor.console.pages.audit import PAGE_SIZE, Difference, differences
+from progressor.console.pages.engine.audit import PAGE_SIZE, Difference, differences
 from progressor.domain.access.audit import AuditEntry, AuditFilter
 from progressor.sdk import Client
 from tests.support.console.guarded import READABLE, Guarded

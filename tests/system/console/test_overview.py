@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from progressor.console.pages.charts import HEIGHT, WIDTH, chart_of
+from progressor.console.pages.engine.charts import HEIGHT, WIDTH, chart_of
 from progressor.console.visits.meters import SHOWN, Rate
 from tests.support.console.console import running_console
 from tests.support.console.html import Element

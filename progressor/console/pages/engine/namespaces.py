@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from progressor.console.actions import namespaces
-from progressor.console.pages.activity import reaches_of, waiting_of
+from progressor.console.pages.engine.activity import reaches_of, waiting_of
 from progressor.console.pages.page import Page
 from progressor.console.visits.visit import Ask
 from progressor.console.words.words import mark
@@ -86,14 +86,14 @@ async def _load_namespace(ask: Ask) -> Mapping[str, Any]:
 
 LIST = Page(
     path="/namespaces",
-    template="namespaces.html",
+    template="engine/namespaces.html",
     section="namespaces",
     title=mark("Namespaces"),
     load=_load_list,
 )
 NAMESPACE = Page(
     path="/namespaces/{namespace}",
-    template="namespace.html",
+    template="engine/namespace.html",
     section="namespaces",
     title=mark("Namespace"),
     load=_load_namespace,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from progressor import errors
-from progressor.console.pages.activity import AWAY, TIMEOUT_SECONDS, waiting_of
-from progressor.console.pages.charts import chart_of
+from progressor.console.pages.engine.activity import AWAY, TIMEOUT_SECONDS, waiting_of
+from progressor.console.pages.engine.charts import chart_of
 from progressor.console.pages.page import Page
 from progressor.console.visits.visit import Ask
 from progressor.console.words.words import mark
@@ -66,5 +66,9 @@ def _is_idle(overview: Overview) -> bool:
 
 
 PAGE = Page(
-    path="/", template="overview.html", section="overview", title=mark("Overview"), load=_load
+    path="/",
+    template="engine/overview.html",
+    section="overview",
+    title=mark("Overview"),
+    load=_load,
 )

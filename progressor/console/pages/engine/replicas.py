@@ -23,7 +23,7 @@ async def _load(ask: Ask) -> Mapping[str, Any]:
 
 PAGE = Page(
     path="/replicas",
-    template="replicas.html",
+    template="engine/replicas.html",
     section="replicas",
     title=mark("Replicas"),
     load=_load,

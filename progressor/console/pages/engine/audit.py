@@ -101,11 +101,15 @@ async def _entry(ask: Ask, number: int) -> AuditEntry:
 
 
 LIST = Page(
-    path="/audit", template="audit.html", section="audit", title=mark("Audit"), load=_load_list
+    path="/audit",
+    template="engine/audit.html",
+    section="audit",
+    title=mark("Audit"),
+    load=_load_list,
 )
 ENTRY = Page(
     path="/audit/{name}",
-    template="audit_entry.html",
+    template="engine/audit_entry.html",
     section="audit",
     title=mark("Audit entry"),
     load=_load_entry,

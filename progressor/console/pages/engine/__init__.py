@@ -1,0 +1,1 @@
+"""The pages about the engine itself: the overview, namespaces, replicas and the audit."""
