@@ -150,12 +150,19 @@ AT_ONCE ?= 3
 # waited for alone. The last folder is unit, of files that take a moment each.
 IN_ORDER := --dist loadfile --no-loadscope-reorder
 
+# Where no browser can be had the tests that need one say so; it is tried again the next time.
+$(DONE)/browser: tests/support/console/browser.py $(DONE)/dev
+	-@$(RUN) tests.support.console.browser && touch $@
+
+.PHONY: browser
+browser: $(DONE)/browser ## Make what the tests of the console need: a Chromium, if none is installed
+
 .PHONY: test
-test: $(DONE)/dev ## The tests but for the slow ones: long explorers, and most cases of the fault matrix
+test: $(DONE)/browser ## The tests but for the slow ones: long explorers, and most cases of the fault matrix
 	HYPOTHESIS_PROFILE=quick $(RUN) pytest tests -m "not slow" -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
 
 .PHONY: test-all
-test-all: $(DONE)/dev ## The whole test suite, as CI runs it
+test-all: $(DONE)/browser ## The whole test suite, as CI runs it
 	$(RUN) pytest tests -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
 
 .PHONY: test-unit

@@ -3,12 +3,13 @@
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Match, Mount, Route
@@ -39,7 +40,6 @@ _QUERY_FIELDS_MAX = 100
 _THEMES = ("system", "light", "dark")
 _STATIC = Path(__file__).parent / "static"
 _YEAR_SECONDS = 365 * 86_400
-_BEAT = ": \n\n"
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ def build(options: Options, *, clock: Clock | None = None) -> ASGIApp:
         *(Route(it.path, console.endpoint(it), methods=["GET", "POST"]) for it in PAGES),
         Route("/live", console.live, methods=["GET"]),
         Route("/payload", console.payload, methods=["GET"]),
+        Route("/region", console.region, methods=["GET"]),
         Route("/login", console.login, methods=["GET", "POST"]),
         Route("/logout", console.logout, methods=["POST"]),
         Route("/preferences", console.preferences, methods=["POST"]),
@@ -236,28 +237,42 @@ class _Console:
 
     async def live(self, request: Request) -> Response:
         """Stream the region of a page as it changes."""
-        here = _path_here(request.query_params.get("page", "/"))
-        address = urlsplit(here)
-        found = self._page_at(unquote(address.path))
-        if found is None or not found[0].is_live:
-            return Response("no such page", status_code=404)
-        page, place = found
-        try:
-            ask = await self._ask(self._session(request), place, _query_of(address.query))
-        except errors.ProgressorError as error:
-            return Response(str(error), status_code=_status_of(error))
-        request.scope["progressor_page"] = here
+        page, ask = await self._watched(request)
         return StreamingResponse(
             self._versions(request, page, ask),
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
 
+    async def region(self, request: Request) -> Response:
+        """Return the region of a page, for a browser that no stream reaches."""
+        page, ask = await self._watched(request)
+        version = await self._live.read(_key(page, ask), lambda: page.load(ask))
+        if version.error is not None:
+            raise _http_error(version.error)
+        return HTMLResponse(self._rendered(request, page, ask, version, self._look(request)))
+
+    async def _watched(self, request: Request) -> tuple[Page, Ask]:
+        """Return the page that a request is about, by its parameter `page`, and what it asks."""
+        here = _path_here(request.query_params.get("page", "/"))
+        address = urlsplit(here)
+        found = self._page_at(unquote(address.path))
+        if found is None or not found[0].is_live:
+            raise HTTPException(404, "no such page")
+        page, place = found
+        request.scope["progressor_page"] = here
+        try:
+            return page, await self._ask(self._session(request), place, _query_of(address.query))
+        except errors.ProgressorError as error:
+            raise _http_error(error) from error
+
     async def _versions(self, request: Request, page: Page, ask: Ask) -> AsyncIterator[str]:
-        look, sent = self._look(request), ""
-        key = (page.path, ask.identity, tuple(sorted(ask.place.items())), _key_of(ask.query))
-        async with contextlib.aclosing(self._live.watch(key, lambda: page.load(ask))) as versions:
+        look, sent, session = self._look(request), "", self._session(request)
+        watched = self._live.watch(_key(page, ask), lambda: page.load(ask))
+        async with contextlib.aclosing(watched) as versions:
             async for version in versions:
+                if session is not None and not self._sessions.is_open(session):
+                    return
                 if version.facts is None:
                     yield _event("stale", {"why": str(version.error)})
                     continue
@@ -437,8 +452,10 @@ def _query_of(text: str) -> Query:
     return {name: tuple(values) for name, values in found.items()}
 
 
-def _key_of(query: Query) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple(sorted((name, values) for name, values in query.items() if name != "do"))
+def _key(page: Page, ask: Ask) -> Hashable:
+    """Return what is equal for watchers who see the same."""
+    query = tuple(sorted((name, values) for name, values in ask.query.items() if name != "do"))
+    return (page.path, ask.identity, tuple(sorted(ask.place.items())), query)
 
 
 async def _form_of(request: Request) -> dict[str, str]:
@@ -484,6 +501,10 @@ _STATUSES: tuple[tuple[type[errors.ProgressorError], int], ...] = (
     (errors.RequestError, 409),
 )
 """Of HTTP, by the class of an error, the first that fits."""
+
+
+def _http_error(error: errors.ProgressorError) -> HTTPException:
+    return HTTPException(_status_of(error), str(error))
 
 
 def _status_of(error: errors.ProgressorError) -> int:

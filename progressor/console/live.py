@@ -3,12 +3,15 @@
 What must hold: two watchers with the same identity and address cost the engine no more than one;
 and many different pages together ask the engine at most `LOADS_PER_SECOND` times a second, each
 more seldom the more there are. A watcher that is slow misses versions of a page, and never delays
-others.
+others. A load that fails by a bug ends its page for all watchers; whoever watches again has it
+loaded again.
 """
 
 import asyncio
 import contextlib
 import dataclasses
+import logging
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from typing import Any
 
@@ -20,6 +23,13 @@ INTERVAL_SECONDS = 0.5
 
 LOADS_PER_SECOND = 10.0
 """Of all pages together."""
+
+KEPT_SECONDS = 1.0
+"""For how long what was read once serves others, too."""
+
+_KEPT_MAX = 200
+
+_log = logging.getLogger(__name__)
 
 Load = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -41,11 +51,10 @@ class Version:
 class _Page:
     """A page that is watched, and the task that loads it."""
 
-    def __init__(self, task: asyncio.Task[None] | None = None) -> None:
+    def __init__(self) -> None:
         self.version: Version | None = None
         self.changed = asyncio.Event()
         self.watcher_count = 0
-        self.task = task
 
     def show(self, version: Version) -> None:
         self.version = version
@@ -58,19 +67,24 @@ class Live:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pages: dict[Hashable, _Page] = {}
+        self._pages: dict[Hashable, tuple[_Page, asyncio.Task[None]]] = {}
+        self._kept: OrderedDict[Hashable, Version] = OrderedDict()
         self.load_count = 0
 
+    @property
+    def page_count(self) -> int:
+        return len(self._pages)
+
     async def watch(self, key: Hashable, load: Load) -> AsyncGenerator[Version]:
-        """Yield the versions of a page, until the watcher leaves; `load` is that of its key."""
-        page = self._pages.get(key)
-        if page is None:
-            page = self._pages[key] = _Page()
-            page.task = asyncio.create_task(self._load(page, load), name=f"live {key}")
+        """Yield the versions of a page, until the watcher leaves; `load` is that of its key.
+
+        It ends by itself if `load` raises anything but a `ProgressorError`, which is logged.
+        """
+        page, task = self._pages.get(key) or self._opened(key, load)
         page.watcher_count += 1
+        seen = 0
         try:
-            seen = 0
-            while True:
+            while not task.done():
                 changed = page.changed
                 if page.version is not None and page.version.number > seen:
                     seen = page.version.number
@@ -79,11 +93,47 @@ class Live:
                     await changed.wait()
         finally:
             page.watcher_count -= 1
-            if not page.watcher_count and page.task is not None:
-                del self._pages[key]
-                page.task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await page.task
+            if not page.watcher_count:
+                self._close(key, page)
+                task.cancel()
+                # Not raised here: `_ended` has logged it.
+                await asyncio.wait([task])
+
+    async def read(self, key: Hashable, load: Load) -> Version:
+        """Return what a page shows, or has shown within `KEPT_SECONDS`.
+
+        Raises:
+            RuntimeError: `load` has failed by a bug, which is logged.
+        """
+        kept = self._kept.get(key)
+        if kept is not None and self._clock.monotonic() - kept.loaded_at < KEPT_SECONDS:
+            return kept
+        async with contextlib.aclosing(self.watch(key, load)) as versions:
+            async for version in versions:
+                self._kept[key] = version
+                self._kept.move_to_end(key)
+                if len(self._kept) > _KEPT_MAX:
+                    self._kept.popitem(last=False)
+                return version
+        raise RuntimeError("the page cannot be loaded")
+
+    def _opened(self, key: Hashable, load: Load) -> tuple[_Page, asyncio.Task[None]]:
+        page = _Page()
+        task = asyncio.create_task(self._load(page, load), name=f"live {key}")
+        task.add_done_callback(lambda task: self._ended(key, page, task))
+        self._pages[key] = (page, task)
+        return page, task
+
+    def _ended(self, key: Hashable, page: _Page, task: asyncio.Task[None]) -> None:
+        self._close(key, page)
+        page.changed.set()
+        if not task.cancelled():
+            _log.error("a page of the console cannot be loaded", exc_info=task.exception())
+
+    def _close(self, key: Hashable, page: _Page) -> None:
+        """Let the next watcher of a key open a page anew."""
+        if key in self._pages and self._pages[key][0] is page:
+            del self._pages[key]
 
     async def _load(self, page: _Page, load: Load) -> None:
         number = 0
@@ -96,5 +146,4 @@ class Live:
             except errors.ProgressorError as error:
                 version = Version(number, at, None, error)
             page.show(version)
-            pause = max(INTERVAL_SECONDS, len(self._pages) / LOADS_PER_SECOND)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(INTERVAL_SECONDS, len(self._pages) / LOADS_PER_SECOND))

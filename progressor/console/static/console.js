@@ -20,7 +20,7 @@
   const state = document.getElementById("live-state");
   const pause = document.getElementById("pause");
   const updates = document.getElementById("updates");
-  let paused = false, heard = 0;
+  let paused = false, heard = 0, polled = 0;
 
   function show() {
     if (!updates || !state) return;
@@ -29,11 +29,30 @@
     const text = age >= 5 || paused ? `${word} · ${relative.format(-age, "second")}` : word;
     if (state.textContent !== text) state.textContent = text;
   }
+  // Where the stream is cut the region is fetched now and then; it is the same for all who do.
+  function poll() {
+    const now = Date.now();
+    if (!updates || paused || document.hidden || now - Math.max(heard, polled) < 3000) return;
+    polled = now;
+    fetch(updates.dataset.region, { headers: { Accept: "text/html" } }).then(async (answer) => {
+      if (answer.status === 401) location.reload();
+      if (!answer.ok) return;
+      const text = await answer.text();
+      if (paused) return;
+      await htmx.swap({ text, target: document.getElementById("region"), swap: "innerMorph", sourceElement: updates });
+      heard = Date.now();
+      tell();
+      show();
+    }).catch(() => {});
+  }
   if (updates) {
+    heard = polled = Date.now();
     pause.hidden = false;
     pause.addEventListener("click", () => {
       paused = !paused;
       pause.setAttribute("aria-pressed", paused);
+      // What came while paused was not kept.
+      if (!paused) { heard = polled = 0; poll(); }
       show();
     });
     updates.addEventListener("htmx:sse:before:message", (event) => {
@@ -42,7 +61,7 @@
     });
     updates.addEventListener("htmx:sse:after:message", () => { tell(); show(); });
   }
-  setInterval(() => { tell(); show(); }, 1000);
+  setInterval(() => { tell(); show(); poll(); }, 1000);
   tell();
 
   // --- Keys

@@ -64,18 +64,21 @@ class Sessions:
         return session
 
     def find(self, session_id: str) -> Session | None:
-        """Return the session with an id; None: there is none, or it has ended."""
+        """Return the session with an id, which is in use now; None: none, or it has ended."""
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or not self.is_open(session):
             return None
+        session.seen_at = self._clock.monotonic()
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def is_open(self, session: Session) -> bool:
+        """Return whether a session goes on; one that was idle for too long, or is too old, ends."""
         now = self._clock.monotonic()
         idle, age = now - session.seen_at, now - session.opened_at
         if idle > IDLE_MAX.total_seconds() or age > LIFETIME_MAX.total_seconds():
-            self.end(session_id)
-            return None
-        session.seen_at = now
-        self._sessions.move_to_end(session_id)
-        return session
+            self.end(session.session_id)
+        return session.session_id in self._sessions
 
     def end(self, session_id: str) -> None:
         """Forget a session. Safe to repeat."""

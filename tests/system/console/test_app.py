@@ -1,26 +1,18 @@
 """What holds for every page: headers, forms, sessions, preferences, and who is let in."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-import pytest_asyncio
 
 from tests.support.console.console import Console, running_console
-from tests.support.console.examples import example_pages
 from tests.support.console.visitor import Visitor
-from tests.support.engine.replica import Env, Replica, open_env
+from tests.support.engine.replica import Env, Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _ID = "a/b ü?&%2F"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pages(replica: Replica) -> AsyncIterator[Mapping[str, str]]:
-    async with open_env(replica) as env:
-        yield await example_pages(env)
 
 
 async def test_a_process_is_found_in_the_list_and_ended_by_its_page(
