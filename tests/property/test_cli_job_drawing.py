@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from progressor.cli.jobs.drawing import DRAWN_MAX, LOOKS, Vertex, drawing, mermaid, shown_name
+from progressor.cli.jobs.drawing import DRAWN_MAX, LOOKS, drawing, mermaid, shown_name
+from progressor.domain.views.graph_layout import Vertex
 
 WIDE = 10_000
 

@@ -12,9 +12,7 @@ still too wide for the terminal is printed as a list: a line for each node, with
 
 import collections
 import dataclasses
-import graphlib
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,10 +20,15 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from progressor.cli.output import one_line
-
-_SWEEPS = 4
-_STEP = 2
-"""Rows from one position to the next; a shifted layer uses those between."""
+from progressor.domain.views.graph_layout import (
+    Group,
+    Item,
+    Vertex,
+    depths,
+    folded,
+    layered,
+    rows_of,
+)
 
 _NARROWEST = 3
 _CORNERS = " ╵╷│╴╯╮┤╶╰╭├─┴┬┼"
@@ -37,8 +40,6 @@ DRAWN_MAX = 60
 
 _NAME_WIDTHS = (32, 24, 16, 12, 8)
 """Maximum widths of names, tried in this order; a longer name ends with an ellipsis."""
-
-_DIGITS = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,15 +71,6 @@ class Layout:
     rows: Sequence[int]
 
 
-@dataclasses.dataclass(slots=True)
-class _Item:
-    """A node or a passing line before it has a row; `targets` are items of the next layer."""
-
-    node: int | None
-    targets: list[int] = dataclasses.field(default_factory=list)
-    sources: list[int] = dataclasses.field(default_factory=list)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Bus:
     """The rows of sources, and the rows of their common targets."""
@@ -106,42 +98,28 @@ class _Bus:
         return _CORNERS[up + 2 * down + 4 * from_left + 8 * is_target]
 
 
-def depths(predecessors: Sequence[Sequence[int]]) -> list[int]:
-    """Return the length of the longest path to each node, in a graph without cycles.
-
-    Args:
-        predecessors: Those of each node, by their numbers.
-    """
-    found = [0] * len(predecessors)
-    for node in graphlib.TopologicalSorter(dict(enumerate(predecessors))).static_order():
-        found[node] = max((found[before] + 1 for before in predecessors[node]), default=0)
-    return found
-
-
 def layout(predecessors: Sequence[Sequence[int]]) -> Layout:
     """Return the layout of a graph, from left to right; it is the same for the same graph.
 
-    Layers, the order in each, rows, and channels, the lines between two layers, are found in turn.
-    A node is placed right of its predecessors. A line that passes a layer has a position in it,
-    like a node. Between two layers, sources with the same targets share a *bus*: a vertical line
-    that theirs enter from the left and leave to the right. Where lines only cross, the horizontal
-    one is interrupted, so that corners and tees show exactly the edges of the graph.
+    Layers, rows, and channels, the lines between two layers, are found in turn. Between two layers,
+    sources with the same targets share a *bus*: a vertical line that theirs enter from the left and
+    leave to the right. Where lines only cross, the horizontal one is interrupted, so that corners
+    and tees show exactly the edges of the graph.
 
     Args:
         predecessors: Those of each node, by their distinct numbers; without cycles.
     """
-    items, layers = _items(predecessors)
-    _untangle(items, layers)
+    items, layers = layered(predecessors)
     rows: dict[int, int] = {}
     channels: list[Channel] = []
     shift = 0
     for before, layer in itertools.pairwise([[], *layers]):
-        placed = _rows(items, layer, rows, shift)
+        placed = rows_of(items, layer, rows, shift=shift)
         channel = _channel(items, before, rows | placed)
         if channel is None:
             # In shifted rows, no row has both a source and a target.
             shift = 1 - shift
-            placed = _rows(items, layer, rows, shift)
+            placed = rows_of(items, layer, rows, shift=shift)
             channel = _channel(items, before, rows | placed)
             assert channel is not None, "no row has both a source and a target"
         channels.append(channel)
@@ -157,69 +135,8 @@ def layout(predecessors: Sequence[Sequence[int]]) -> Layout:
     return Layout(places, channels[1:], sorted(shown))
 
 
-def _items(predecessors: Sequence[Sequence[int]]) -> tuple[list[_Item], list[list[int]]]:
-    """Return nodes and passing lines, linked from layer to layer, and the layers."""
-    depth = depths(predecessors)
-    items = [_Item(node) for node in range(len(predecessors))]
-    layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
-    for node, layer in enumerate(depth):
-        layers[layer].append(node)
-
-    def link(source: int, target: int) -> None:
-        items[source].targets.append(target)
-        items[target].sources.append(source)
-
-    # The item that stands for a node's line in a later layer.
-    passing: dict[tuple[int, int], int] = {}
-    for node, before in enumerate(predecessors):
-        for source in before:
-            last = source
-            for layer in range(depth[source] + 1, depth[node]):
-                if (source, layer) not in passing:
-                    passing[source, layer] = len(items)
-                    layers[layer].append(len(items))
-                    items.append(_Item(None))
-                    link(last, passing[source, layer])
-                last = passing[source, layer]
-            link(last, node)
-    return items, layers
-
-
-def _untangle(items: Sequence[_Item], layers: list[list[int]]) -> None:
-    """Sort each layer by the mean position of linked items, in a few sweeps back and forth."""
-    for sweep in range(_SWEEPS + 1):
-        for before, layer in itertools.pairwise(layers):
-            _sort(layer, before, [items[it].sources for it in layer])
-        if sweep < _SWEEPS:
-            for layer, after in itertools.pairwise(reversed(layers)):
-                _sort(after, layer, [items[it].targets for it in after])
-
-
-def _sort(layer: list[int], beside: Sequence[int], linked: Sequence[Sequence[int]]) -> None:
-    position = {it: place for place, it in enumerate(beside)}
-    middle = {
-        it: sum(position[one] for one in links) / len(links) if links else float(place)
-        for place, (it, links) in enumerate(zip(layer, linked, strict=True))
-    }
-    layer.sort(key=middle.__getitem__)
-
-
-def _rows(
-    items: Sequence[_Item], layer: Sequence[int], rows: Mapping[int, int], shift: int
-) -> dict[int, int]:
-    """Return a row for each item, as close to the rows of its sources as the order allows."""
-    placed: dict[int, int] = {}
-    free = shift
-    for it in layer:
-        sources = sorted(rows[one] for one in items[it].sources)
-        wanted = sources[(len(sources) - 1) // 2] if sources else free
-        placed[it] = max(free, wanted - (wanted - shift) % _STEP)
-        free = placed[it] + _STEP
-    return placed
-
-
 def _channel(
-    items: Sequence[_Item], layer: Sequence[int], rows: Mapping[int, int]
+    items: Sequence[Item], layer: Sequence[int], rows: Mapping[int, int]
 ) -> Channel | None:
     """Return the lines from one layer to the next; None if they would be ambiguous."""
     shared: dict[frozenset[int], set[int]] = {}
@@ -311,23 +228,6 @@ LOOKS: Mapping[str, StateLook] = {
 _UNKNOWN = StateLook("?", "")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Vertex:
-    """A node to draw."""
-
-    name: str
-    state: str
-    predecessors: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Group:
-    """One node, or several that are drawn as one, with their states."""
-
-    name: str
-    states: tuple[str, ...]
-
-
 def look_of(state: str) -> StateLook:
     """Return the look of a state; a question mark for an unknown one of a newer engine."""
     return LOOKS.get(state, _UNKNOWN)
@@ -345,7 +245,8 @@ def drawing(vertices: Sequence[Vertex], *, width: int) -> list[Text]:
         vertices: With unique names; the predecessors are among them, without cycles.
         width: That of the terminal. The lines of a list may be longer, and wrap.
     """
-    groups, predecessors = _grouped(vertices)
+    folding = folded(vertices, groups_max=DRAWN_MAX)
+    groups, predecessors = folding.groups, folding.predecessors
     if len(groups) <= DRAWN_MAX:
         plan = layout(predecessors)
         for name_width in _NAME_WIDTHS:
@@ -417,25 +318,25 @@ def _cell(place: Position | None, labels: Sequence[Text], width: int) -> Text:
     return Text.assemble(label, (rest, "dim"))
 
 
-def _label(group: _Group, name_width: int) -> Text:
-    counts = Counter(group.states)
+def _label(group: Group, name_width: int) -> Text:
+    counts = Counter(it.state for it in group.members)
     states = [*(it for it in LOOKS if counts[it]), *(it for it in counts if it not in LOOKS)]
     look, name = look_of(states[0]), shown_name(group.name)
     if cell_len(name) > name_width:
         name = set_cell_size(name, name_width - 1) + "…"
     label = Text.assemble((look.symbol, look.style), " ", name)
-    if len(group.states) > 1:
-        label.append(f" ({len(group.states):,}) ", style="bold")
+    if len(group.members) > 1:
+        label.append(f" ({len(group.members):,}) ", style="bold")
         for state in states:
             look = look_of(state)
             label.append(f" {counts[state]:,}{look.symbol}", style=look.style)
     return label
 
 
-def _listed(groups: Sequence[_Group], predecessors: Sequence[Sequence[int]]) -> list[Text]:
+def _listed(groups: Sequence[Group], predecessors: Sequence[Sequence[int]]) -> list[Text]:
     """Return the graph as a list, layer by layer; if it is cut, unfinished nodes are preferred."""
     depth = depths(predecessors)
-    order = sorted(range(len(groups)), key=lambda it: ({*groups[it].states} == {"done"}, depth[it]))
+    order = sorted(range(len(groups)), key=lambda it: (_is_done(groups[it]), depth[it]))
     lines = []
     for number in sorted(order[:DRAWN_MAX], key=depth.__getitem__):
         line = _label(groups[number], _NAME_WIDTHS[0])
@@ -448,29 +349,5 @@ def _listed(groups: Sequence[_Group], predecessors: Sequence[Sequence[int]]) -> 
     return lines
 
 
-def _grouped(vertices: Sequence[Vertex]) -> tuple[list[_Group], list[list[int]]]:
-    """Return groups of vertices that are drawn as one, and the predecessors of each group."""
-    number = {vertex.name: place for place, vertex in enumerate(vertices)}
-    predecessors = [sorted({number[name] for name in it.predecessors}) for it in vertices]
-    depth = depths(predecessors)
-    stems = [_DIGITS.sub("#", vertex.name) for vertex in vertices]
-    alone = [*map(str, range(len(vertices)))]
-    by_name = [f"{layer} {stem}" for layer, stem in zip(depth, stems, strict=True)]
-    few = (keys for keys in (alone, by_name) if len({*keys}) <= DRAWN_MAX)
-    keys = next(few, [*map(str, depth)])
-    members: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        members.setdefault(key, []).append(place)
-    groups = []
-    for its in members.values():
-        name = vertices[its[0]].name
-        if len(its) > 1:
-            alike = {stems[it] for it in its}
-            name = alike.pop() if len(alike) == 1 else f"{name}, …"
-        groups.append(_Group(name, tuple(vertices[it].state for it in its)))
-    group = {key: place for place, key in enumerate(members)}
-    before = [
-        sorted({group[keys[one]] for it in its for one in predecessors[it]})
-        for its in members.values()
-    ]
-    return groups, before
+def _is_done(group: Group) -> bool:
+    return all(it.state == "done" for it in group.members)

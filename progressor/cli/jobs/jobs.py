@@ -23,7 +23,7 @@ from progressor.cli.input.options import (
     parsed,
 )
 from progressor.cli.input.signals import until_signal
-from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, shown_name
+from progressor.cli.jobs.drawing import LOOKS, drawing, look_of, shown_name
 from progressor.cli.jobs.drawing import mermaid as flowchart
 from progressor.cli.output import (
     PIPE_COLUMNS,
@@ -41,6 +41,7 @@ from progressor.cli.output import (
     table,
 )
 from progressor.domain.jobs.roles import NodeCounts
+from progressor.domain.views.graph_layout import Vertex
 from progressor.sdk.client.client import Client
 from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.values.jobs import Job, JobState, JobView, Node, NodeState

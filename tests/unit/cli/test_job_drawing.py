@@ -2,7 +2,8 @@
 
 import pytest
 
-from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, mermaid
+from progressor.cli.jobs.drawing import LOOKS, drawing, look_of, mermaid
+from progressor.domain.views.graph_layout import Vertex
 
 SEED = [
     Vertex("1", "done"),
