@@ -102,6 +102,8 @@ class _Console:
                 return self._failed(request, page, session, error)
             action = next((it for it in page.actions if it.name == ask.one("do")), None)
             values = {it: ask.one(it) for it in ask.query}
+            if action is not None:
+                values = {**action.initial(facts), **values}
             return self._page(request, page, ask, session, facts, action=action, values=values)
 
         return respond

@@ -1,6 +1,7 @@
 """What an action is."""
 
 import dataclasses
+import datetime as dt
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
@@ -15,15 +16,16 @@ class Field:
     """A field of a form; ``name`` is also that of the request's field, by which errors name it.
 
     ``kind`` "key": hidden, and another one each time the form is shown, so that sending one form
-    twice has the effect of once.
+    twice has the effect of once. ``choice_words``: what to call the choices, if not themselves.
     """
 
     name: str
     label: str
-    kind: Literal["text", "lines", "number", "instant", "choice", "flag", "key"] = "text"
+    kind: Literal["text", "lines", "number", "instant", "choice", "flag", "key", "hidden"] = "text"
     help: str = ""
     is_required: bool = False
     choices: tuple[str, ...] = ()
+    choice_words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     initial: str = ""
 
 
@@ -59,6 +61,20 @@ class Entered:
             raise invalid(field, wrong)
         return int(text)
 
+    def instant(self, field: str) -> dt.datetime | None:
+        """Return the instant in a field, of UTC if it names no zone; None: the field is empty.
+
+        Raises:
+            InvalidRequestError: It is none.
+        """
+        text = self.text(field)
+        try:
+            found = dt.datetime.fromisoformat(text) if text else None
+        except ValueError as error:
+            example = "2026-01-31T12:00:00Z"
+            raise invalid(field, f"must be an instant such as {example}, got {text!r}") from error
+        return found if found is None or found.tzinfo else found.replace(tzinfo=dt.UTC)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
@@ -67,7 +83,8 @@ class Action:
     ``warning``: what cannot be undone; the visitor types the name of the object to confirm it. ""
     where it can. ``run`` does it and returns what to say then, in `Done`. ``command`` returns the
     words of the command that does the same. ``fits`` returns whether it makes sense for what a page
-    shows, so that it is offered. ``confirmed`` returns what the visitor has to type.
+    shows, so that it is offered. ``confirmed`` returns what the visitor has to type. ``initial``
+    returns what fields begin with, by what the page shows.
     """
 
     name: str
@@ -80,6 +97,7 @@ class Action:
     command: Callable[[Entered], tuple[str, ...]]
     fits: Callable[[Mapping[str, Any]], bool] = lambda _facts: True
     confirmed: Callable[[Ask], str] = lambda ask: ask.name
+    initial: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda _facts: {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

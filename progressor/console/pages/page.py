@@ -7,6 +7,8 @@ from typing import Any
 from progressor.console.actions.action import Action
 from progressor.console.visits.visit import Ask
 
+_NAMESPACES_MAX = 1000
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
@@ -25,3 +27,13 @@ class Page:
     actions: tuple[Action, ...] = ()
     parameters: frozenset[str] = frozenset({"id"})
     is_live: bool = True
+
+
+async def namespace_of(ask: Ask) -> tuple[str, tuple[str, ...]]:
+    """Return the namespace in the address of a list, else the first, and all that the visitor sees.
+
+    ``default`` where there is none at all, which the engine then says.
+    """
+    found, _ = await ask.client.namespaces.list(page_size=_NAMESPACES_MAX).page()
+    names = tuple(it.name for it in found)
+    return ask.one("namespace") or next(iter(names), "default"), names

@@ -1,6 +1,6 @@
 """All pages."""
 
-from progressor.console.pages import bulk
+from progressor.console.pages import bulk, gates, jobs, schedules
 from progressor.console.pages.engine import audit, namespaces, overview, replicas
 from progressor.console.pages.page import Page
 from progressor.console.pages.processes import failures, listed, process
@@ -13,6 +13,13 @@ PAGES: tuple[Page, ...] = (
     bulk.LIST,
     bulk.NEW,
     bulk.OPERATION,
+    jobs.LIST,
+    jobs.JOB,
+    schedules.LIST,
+    schedules.SCHEDULE,
+    gates.LIST,
+    gates.GATE,
+    gates.ORDERS,
     namespaces.LIST,
     namespaces.NAMESPACE,
     replicas.PAGE,

@@ -2,13 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TypeVar
 
 from progressor.console.words.words import mark
 from progressor.sdk.client.bulk import BulkResult, BulkState
 from progressor.sdk.client.replicas import ReplicaState
+from progressor.sdk.client.schedules import ScheduleRunState
 from progressor.sdk.codec.wire import WireEnum
 from progressor.sdk.values.jobs import JobState, NodeState
 from progressor.sdk.values.processes import ProcessStatus, TaskStatus
+
+State = TypeVar("State", bound=WireEnum)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,6 +73,17 @@ _LOOKS: Mapping[type[WireEnum], Mapping[str, Look]] = {
         "failed": FAILED,
     },
     BulkResult: {"pending": PENDING, "done": DONE, "skipped": SKIPPED, "failed": FAILED},
+    ScheduleRunState: {
+        "queued": PENDING,
+        "running": RUNNING,
+        "done": DONE,
+        "failed": FAILED,
+        "cancelled": CANCELLED,
+        "gone": dataclasses.replace(_UNKNOWN, word=mark("removed")),
+        "skipped": SKIPPED,
+        "missed": dataclasses.replace(SKIPPED, word=mark("missed")),
+        "refused": dataclasses.replace(FAILED, word=mark("refused")),
+    },
     ReplicaState: {
         "serving": dataclasses.replace(RUNNING, word=mark("serving")),
         "draining": dataclasses.replace(PENDING, word=mark("draining")),
@@ -80,3 +95,10 @@ _LOOKS: Mapping[type[WireEnum], Mapping[str, Look]] = {
 def look_of(status: WireEnum) -> Look:
     """Return how a status is shown; one that only a newer release knows is unknown."""
     return _LOOKS[type(status)].get(status, _UNKNOWN)
+
+
+def in_order(counts: Mapping[State, int]) -> tuple[tuple[State, int], ...]:
+    """Return the statuses that occur and how often, in the order in which they are listed."""
+    places = {look.name: place for place, look in enumerate(LOOKS)}
+    found = ((status, count) for status, count in counts.items() if count)
+    return tuple(sorted(found, key=lambda it: places.get(look_of(it[0]).name, len(LOOKS))))

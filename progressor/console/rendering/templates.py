@@ -14,6 +14,7 @@ from markupsafe import Markup
 from progressor.console.rendering.looks import LOOKS, look_of
 from progressor.console.rendering.payloads import is_cut, payload_text
 from progressor.console.rendering.terms import term_of
+from progressor.console.rendering.times import times_of
 from progressor.console.words.words import LANGUAGES, Words, mark
 from progressor.sdk.values.processes import ProcessStatus, WaitCause
 from progressor.telemetry.logs.printable import printable
@@ -47,6 +48,7 @@ def _environment(language: str) -> jinja2.Environment:
     environment.install_gettext_translations(words.catalog, newstyle=True)  # type: ignore[attr-defined]  # of the extension
     environment.filters.update(
         look=look_of,
+        times=times_of,
         payload=payload_text,
         is_cut=is_cut,
         term=term_of,

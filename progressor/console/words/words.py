@@ -11,10 +11,11 @@ import gettext
 import io
 import re
 import zoneinfo
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from babel.dates import format_datetime
+from babel.dates import format_datetime, format_skeleton, get_day_names
+from babel.lists import format_list
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po
 from babel.numbers import format_decimal
@@ -77,6 +78,23 @@ class Words:
         local = instant.astimezone(zoneinfo.ZoneInfo(self.zone))
         form = _MILLISECOND_FORMS.get(self.language, _MILLISECOND_FORMS["en"])
         return format_datetime(local, form, locale=self.language)
+
+    def listed(self, items: Iterable[object]) -> str:
+        """Return items as a list, as in "1, 2 and 3"."""
+        return format_list([str(it) for it in items], locale=self.language)
+
+    def clock(self, times: Iterable[dt.time]) -> str:
+        """Return a list of times of day, by 24 hours."""
+        return self.listed(f"{it:%H:%M}" for it in times)
+
+    def weekdays(self, days: Iterable[int]) -> str:
+        """Return a list of days of the week, from 0 for Monday."""
+        names = get_day_names("wide", context="stand-alone", locale=self.language)
+        return self.listed(names[it] for it in days)
+
+    def date(self, month: int, day: int) -> str:
+        """Return a day of each year."""
+        return format_skeleton("MMMMd", dt.date(2000, month, day), locale=self.language)
 
     def duration(self, duration: dt.timedelta) -> str:
         """Return a duration by its two largest units, in symbols that all these languages use."""

@@ -27,7 +27,7 @@ _HOURS = 24
 _FIELDS_WITH_SECONDS = 6
 _DAY = dt.timedelta(days=1)
 _SECOND = dt.timedelta(seconds=1)
-_ALIASES: Mapping[str, str] = MappingProxyType(
+ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "@yearly": "0 0 1 1 *",
         "@annually": "0 0 1 1 *",
@@ -77,7 +77,7 @@ class CronClock:
         """
         text = expression.strip()
         self._zone = zone_of(time_zone)
-        self._expression = _ALIASES.get(text.lower(), text)
+        self._expression = ALIASES.get(text.lower(), text)
         try:
             parsed = CronSim(self._expression, _SOME_DAY)
             next(parsed)

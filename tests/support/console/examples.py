@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from progressor.console.pages.pages import PAGES
 from progressor.sdk.client.bulk import BulkKind
+from progressor.sdk.client.schedules import Cron, ScheduledStart, ScheduleSpec
+from progressor.sdk.values.graph import Graph
 from tests.support.engine.points import PATIENCE_SECONDS
 from tests.support.engine.replica import Env
 
@@ -42,7 +44,28 @@ async def example_pages(env: Env) -> Mapping[str, str]:
         "/replicas": "/replicas",
         "/audit": "/audit",
         "/audit/{name}": f"/audit/{await _sealed_entry(env)}",
+        **await _work(env),
     }
     missing = {it.path for it in PAGES} - addresses.keys()
     assert not missing, f"tests/support/console/examples.py has no address for {missing}"
     return addresses
+
+
+async def _work(env: Env) -> Mapping[str, str]:
+    """Make a gate, a job and a schedule, and return the addresses of their pages."""
+    await env.client.gates.set("database/1", 2)
+    graph = Graph()
+    graph.node("sum", after=graph.fan_out("count", [b"a", b"b"]))
+    await env.client.jobs.submit("job", graph)
+    spec = ScheduleSpec(times=Cron("0 2 * * *", "Europe/Berlin"), target=ScheduledStart())
+    await env.client.schedules.create("nightly", spec, paused=True)
+    space = env.namespace
+    return {
+        "/gates": f"/gates?namespace={space}",
+        "/gates/{namespace}/{name:path}": f"/gates/{space}/database%2F1",
+        "/orders": f"/orders?namespace={space}",
+        "/jobs": f"/jobs?namespace={space}",
+        "/jobs/{namespace}/{name:path}": f"/jobs/{space}/job",
+        "/schedules": f"/schedules?namespace={space}",
+        "/schedules/{namespace}/{name:path}": f"/schedules/{space}/nightly",
+    }

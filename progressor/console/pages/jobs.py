@@ -1,0 +1,133 @@
+"""The jobs of a namespace, and one job: its graph, and a table of its nodes."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from progressor.console.actions import jobs
+from progressor.console.actions.action import invalid
+from progressor.console.pages.page import Page, namespace_of
+from progressor.console.rendering.graphs import drawing_of
+from progressor.console.rendering.looks import in_order
+from progressor.console.visits.visit import Ask
+from progressor.console.words.words import mark
+from progressor.domain.jobs.roles import NodeCounts
+from progressor.domain.views.graph_layout import depths, stem
+from progressor.sdk.values.jobs import JobState, Node, NodeState
+
+_PAGE_SIZE = 50
+NODES_SHOWN = 100
+
+STATES = tuple(JobState)[1:]
+
+
+async def _load_list(ask: Ask) -> Mapping[str, Any]:
+    namespace, namespaces = await namespace_of(ask)
+    listing = ask.client.jobs.list(
+        states=_states(ask),
+        schedule_id=ask.one("schedule"),
+        page_size=_PAGE_SIZE,
+        namespace=namespace,
+    )
+    found, following = await listing.page(ask.one("page"))
+    return {
+        "jobs": [(it, counts_of(it.counts)) for it in found],
+        "following": following,
+        "namespace": namespace,
+        "namespaces": namespaces,
+        "states": STATES,
+    }
+
+
+async def _load_job(ask: Ask) -> Mapping[str, Any]:
+    wanted = _node_filter(ask)
+    after = _after(ask)
+    view = await ask.client.jobs.get(ask.name, payloads=False, namespace=ask.place["namespace"])
+    found = [*_matching(view.nodes, **wanted)]
+    following = [place for place in found if place > after]
+    shown = following[:NODES_SHOWN]
+    return {
+        "job": view.job,
+        "counts": counts_of(view.job.counts),
+        "drawing": drawing_of(view.nodes),
+        "nodes": [(place, view.nodes[place]) for place in shown],
+        "match_count": len(found),
+        "following": shown[-1] if len(following) > len(shown) else None,
+        "is_first": after < 0,
+        "wanted": wanted,
+        "is_filtered": any(it is not None for it in wanted.values()),
+    }
+
+
+def counts_of(counts: NodeCounts) -> tuple[tuple[NodeState, int], ...]:
+    """Return the states that nodes are in and how many of them, in the order of looks."""
+    return in_order(Counter({it: getattr(counts, it, 0) for it in NodeState}))
+
+
+def _states(ask: Ask) -> list[JobState]:
+    found = []
+    for text in ask.query.get("state", ()):
+        if text not in STATES:
+            raise invalid("state", f"must be one of {', '.join(STATES)}, got {text!r}")
+        found.append(JobState(text))
+    return found
+
+
+def _node_filter(ask: Ask) -> dict[str, Any]:
+    """Return which nodes the table shows, by the parameters of the address."""
+    state, known = ask.one("state"), tuple(NodeState)[1:]
+    if state and state not in known:
+        raise invalid("state", f"must be one of {', '.join(known)}, got {state!r}")
+    return {
+        "state": NodeState(state) if state else None,
+        "name": ask.one("node") or None,
+        "layer": _whole(ask, "layer"),
+    }
+
+
+def _after(ask: Ask) -> int:
+    after = _whole(ask, "after")
+    return -1 if after is None else after
+
+
+def _whole(ask: Ask, name: str) -> int | None:
+    text = ask.one(name)
+    if text and not (text.isascii() and text.isdecimal() and len(text) <= len("999999")):
+        raise invalid(name, f"must be a whole number, got {text!r}")
+    return int(text) if text else None
+
+
+def _matching(
+    nodes: Sequence[Node[Any]], *, state: NodeState | None, name: str | None, layer: int | None
+) -> list[int]:
+    """Return the numbers of the nodes that match; `name` with # also matches any digits there."""
+    layers: Sequence[int | None] = [None] * len(nodes) if layer is None else _layers(nodes)
+    return [
+        place
+        for place, it in enumerate(nodes)
+        if (state is None or it.state is state)
+        and (name is None or name in {it.name, stem(it.name)})
+        and layers[place] == layer
+    ]
+
+
+def _layers(nodes: Sequence[Node[Any]]) -> list[int]:
+    number = {it.name: place for place, it in enumerate(nodes)}
+    return depths([[number[name] for name in it.after] for it in nodes])
+
+
+LIST = Page(
+    path="/jobs",
+    template="jobs/list.html",
+    section="jobs",
+    title=mark("Jobs"),
+    load=_load_list,
+)
+JOB = Page(
+    path="/jobs/{namespace}/{name:path}",
+    template="jobs/job.html",
+    section="jobs",
+    title=mark("Job"),
+    load=_load_job,
+    actions=jobs.ACTIONS,
+)
