@@ -43,7 +43,7 @@ DECLARE
     v_repeated  integer[];
 BEGIN
     IF p_open_max IS NOT NULL THEN
-        p_namespace := leave_room(p_slot, p_namespace, p_process_id, p_open_max);
+        p_namespace := leave_room(p_slot, p_namespace, p_process_id, p_idempotency_key, p_open_max);
     END IF;
 
     FOR n IN 1 .. v_size LOOP

@@ -1,10 +1,14 @@
 -- Finds the starts for which the quotas of open processes leave room, exactly: a transaction that counts holds a lock until
--- its end, and counts what those before it have started. Starts of existing processes always have room, so
--- that they are answered as usual.
+-- its end, and counts what those before it have started. Starts of existing processes, and those that were answered
+-- before their process was removed, always have room, so that they are answered as usual.
 -- Locks: an advisory lock for each namespace with a quota, in the order of its key, before anything else.
 -- Returns: p_namespace, with an empty text in place of the namespace of each start without room.
 CREATE FUNCTION leave_room(
-    p_slot smallint[], p_namespace text[], p_process_id text[], p_open_max bigint[]
+    p_slot            smallint[],
+    p_namespace       text[],
+    p_process_id      text[],
+    p_idempotency_key text[],
+    p_open_max        bigint[]
 )
 RETURNS text[]
 AS $$
@@ -22,9 +26,13 @@ BEGIN
             SELECT i.*, i.open_max IS NOT NULL AND NOT EXISTS (
                 SELECT FROM processes p
                 WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+            ) AND NOT EXISTS (
+                SELECT FROM replies a
+                WHERE (a.namespace, a.process_id, a.idempotency_key)
+                    = (i.namespace, i.process_id, i.idempotency_key)
             ) AS is_limited
-            FROM unnest(p_slot, p_namespace, p_process_id, p_open_max) WITH ORDINALITY
-                AS i (slot, namespace, process_id, open_max, number)
+            FROM unnest(p_slot, p_namespace, p_process_id, p_idempotency_key, p_open_max) WITH ORDINALITY
+                AS i (slot, namespace, process_id, idempotency_key, open_max, number)
         ),
         open AS MATERIALIZED (
             SELECT c.namespace, sum(c.process_count) AS process_count

@@ -58,8 +58,9 @@ def _granted(pool: float, demands: Sequence[float]) -> list[float]:
 class Bucket:
     """A token bucket, and a count of what was asked of it.
 
-    Instants are seconds of a clock that never goes back. What costs more than the bucket holds is
-    let in when it is full, and paid off afterwards: so nothing is too large to get in.
+    Instants are seconds of a clock that never goes back. Whatever comes while there is a token is
+    let in, and paid off afterwards, however much it costs: if it had to wait for more, small
+    requests could keep it out forever.
     """
 
     share: float
@@ -71,10 +72,10 @@ class Bucket:
     hinted_until: float = 0.0
 
     def take(self, cost: float, now: float) -> bool:
-        """Take tokens if there are enough."""
+        """Take tokens if there are any; what costs nothing needs none."""
         self.asked += cost
         self._fill(now)
-        if self.level < self._wanted(cost):
+        if cost and self.level < min(cost, 1.0):
             return False
         self.level -= cost
         self.taken += cost
@@ -90,17 +91,22 @@ class Bucket:
         self._fill(now)
         return max(0, int(self.level))
 
-    def fills_in(self, count: float, now: float) -> float:
-        """Return the seconds until there are so many tokens."""
+    def is_full(self, now: float) -> bool:
         self._fill(now)
-        return max(0.0, self._wanted(count) - self.level) / max(self.share, 1 / HINT_SECONDS_MAX)
+        return self.level >= self._size
+
+    def fills_in(self, count: float, now: float) -> float:
+        """Return the seconds until there are so many tokens, or as many as it holds."""
+        self._fill(now)
+        missing = max(0.0, min(count, self._size) - self.level)
+        return missing / max(self.share, 1 / HINT_SECONDS_MAX)
 
     def wait_seconds(self, cost: float, now: float) -> float:
         """Return in how many seconds to ask again for what was refused.
 
         Each refusal gets a later instant than the one before it, as the bucket fills.
         """
-        at = max(self.hinted_until, now + self.fills_in(cost, now))
+        at = max(self.hinted_until, now + self.fills_in(1.0, now))
         spacing = cost / max(self.share, 1 / HINT_SECONDS_MAX)
         self.hinted_until = min(at + spacing, now + HINT_SECONDS_MAX)
         return min(max(at - now, HINT_SECONDS_MIN), HINT_SECONDS_MAX)
@@ -117,15 +123,15 @@ class Bucket:
     def resize(self, share: float, now: float) -> None:
         """Fill at another rate from now on."""
         self._fill(now)
+        if share > self.share:
+            # Those who were told to wait longer leave it to those who ask now.
+            self.hinted_until = now + (self.hinted_until - now) * self.share / share
         self.share = share
         self.level = min(self.level, self._size)
 
     @property
     def _size(self) -> float:
         return max(1.0, self.share * BURST_SECONDS)
-
-    def _wanted(self, cost: float) -> float:
-        return min(cost, self._size)
 
     def _fill(self, now: float) -> None:
         passed = max(0.0, now - self.filled_at)

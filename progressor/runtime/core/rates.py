@@ -156,7 +156,8 @@ class Rates:
             demand = DEMAND_MAX * limit if held else min(bucket.demand, limit)
             if demand or any(it.demand for it in found):
                 told.setdefault(name, {})[quota] = (round(demand, 3), round(bucket.share, 3))
-            else:
+            elif bucket.is_full(now):
+                # A new one will be full too; what a large request still owes must not be lost.
                 self._forget(name, quota)
         self.told, self._used = told, used
 

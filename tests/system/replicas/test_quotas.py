@@ -130,6 +130,21 @@ async def test_no_two_replicas_together_open_one_process_too_many(
         assert last.metadata["quota"] == "open_processes"
 
 
+async def test_a_start_whose_process_is_gone_is_answered_though_none_may_open(
+    second_replica: Replica,
+) -> None:
+    async with open_env(second_replica, quotas=Quotas(open_processes=1)) as env:
+        first = await env.client.start("gone", idempotency_key="key")
+        await env.client.remove("gone")
+        await env.client.start("open")
+
+        again = await env.client.start("gone", idempotency_key="key", timeout=NO_RETRY)
+        other = await refusal(env.client.start("gone", idempotency_key="2", timeout=NO_RETRY))
+
+        assert (again.task_id, again.deduplicated) == (first.task_id, True)
+        assert other.metadata["quota"] == "open_processes"
+
+
 @pytest.mark.parametrize("after", [0.0, 0.3], ids=["at once", "later"])
 async def test_timers_fire_no_faster_than_their_quota_and_calls_pass_them(
     second_replica: Replica, after: float
