@@ -24,6 +24,7 @@ from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.effects.replies import Replies, Waiter
 from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres import attempt
 from progressor.storage.processes.admissions import Admissions, Admitted, Entry
 from progressor.storage.processes.processes import Processes
 from progressor.storage.processes.results import Results
@@ -51,6 +52,7 @@ class _Ticket(_Waiting):
     came_at: float
     charged: bool
     """Whether it was taken from a quota."""
+    audit: str | None = dataclasses.field(default_factory=attempt.current)
     span: Span = UNTRACED
     """Of its way into the database."""
 
@@ -260,7 +262,9 @@ class Requests:
         ticket.span = self.context.tracing.admission(ticket.request)
         expires_after = self.context.lease_of(namespace)
         open_max = namespace.quotas.open_processes or None
-        entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent, open_max)
+        entry = Entry(
+            ticket.request, run, expires_after, ticket.span.on_sent, open_max, ticket.audit
+        )
         try:
             admission = self.admissions.submit(entry)
         except errors.ProgressorError as error:

@@ -573,7 +573,9 @@ class AuditEntry(_message.Message):
     principal: _builtins.str
     """"anonymous" without access control."""
     credential: _builtins.str
-    """The id of its API token, if it had one."""
+    """The id of its API token; the jti of its identity token, or the SHA-256 hash of one without; or the SHA-256
+    fingerprint of its certificate, in hex.
+    """
     binding: _builtins.str
     """The binding that allowed it: role, namespaces and principals."""
     peer: _builtins.str

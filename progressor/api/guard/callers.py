@@ -5,6 +5,9 @@ may have been read by others, and is refused.
 """
 
 import dataclasses
+import functools
+import hashlib
+import ssl
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,11 +41,13 @@ class Credentials:
     """The credentials of a call, or of a session, which sends them only when it opens.
 
     ``certificate_names``: the SPIFFE id of a verified client certificate, else its subject
-    alternative names. ``tokens_allowed``: whether the connection protects a token from being read.
+    alternative names. ``fingerprint``: of that certificate. ``tokens_allowed``: whether the
+    connection protects a token from being read.
     """
 
     token: str | None = dataclasses.field(repr=False)
     certificate_names: tuple[str, ...]
+    fingerprint: str
     tokens_allowed: bool
     peer: str
 
@@ -54,6 +59,7 @@ def credentials_of(context: Any) -> Credentials:  # noqa: ANN401  # of gRPC
     return Credentials(
         token=_bearer(context.invocation_metadata() or ()),
         certificate_names=_names(certificate),
+        fingerprint=_fingerprint(*certificate.get("x509_pem_cert", ())),
         tokens_allowed=_is_encrypted(certificate) or peer.startswith(_LOCAL_PEERS),
         peer=peer,
     )
@@ -81,7 +87,7 @@ class Callers:
         if not credentials.certificate_names:
             _refuse("neither a token nor a client certificate")
         first, *others = (f"cert:{name}" for name in credentials.certificate_names)
-        return Principal(name=first, groups=tuple(others))
+        return Principal(name=first, groups=tuple(others), credential=credentials.fingerprint)
 
     def _of_api_token(self, token: str, access: Access) -> Principal:
         parts = tokens.split(token)
@@ -111,6 +117,15 @@ def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
     [value, *others] = found
     is_bearer = isinstance(value, str) and value[: len(_SCHEME)].lower() == _SCHEME
     return str(value)[len(_SCHEME) :] if is_bearer and not others else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _fingerprint(*certificates: bytes) -> str:
+    """Return the SHA-256 fingerprint of a certificate in PEM, in hex."""
+    if len(certificates) != 1:
+        return ""
+    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificates[0].decode("ascii")))
+    return digest.hexdigest()
 
 
 def _names(certificate: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:

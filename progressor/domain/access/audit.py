@@ -17,7 +17,7 @@ ANONYMOUS = "anonymous"
 class AuditEntry:
     """Who did what, from where and why; instants are by PostgreSQL's clock.
 
-    ``credential``: the id of the API token. ``binding``: what allowed it. ``before`` and ``after``:
+    ``credential``: see `Principal`. ``binding``: what allowed it. ``before`` and ``after``:
     JSON of what was changed; "": there was, or is, none. ``number`` and ``hash``: its place in the
     chain, and what proves it; 0 and "" until it is sealed.
     """

@@ -82,7 +82,8 @@ class Principal:
     """The identity of a caller: ``token:NAME``, ``cert:NAME`` or ``user:ISSUER/NAME``.
 
     ``groups``: additional names to which bindings apply; for a user, ``group:ISSUER/NAME``.
-    ``credential``: the id of its API token.
+    ``credential``: the id of its API token, the jti or hash of its identity token, or the
+    fingerprint of its certificate.
     """
 
     name: str

@@ -96,19 +96,26 @@ SELECT a.*
 FROM added a
 
 -- name: revoke_token
--- Revokes a token; no row if there is none. A second time changes nothing.
-WITH revoked AS (
-    UPDATE progressor.access_tokens
-    SET revoked_at = coalesce(revoked_at, %(now)s::timestamptz, now())
+-- Revokes a token; no row if there is none. A second time changes nothing. Locks: the token.
+WITH known AS MATERIALIZED (
+    SELECT *
+    FROM progressor.access_tokens
     WHERE token_id = %(token_id)s
-    RETURNING token_id, name, created_at, created_by, expires_at, revoked_at, last_used_at
+    FOR NO KEY UPDATE
+),
+revoked AS (
+    UPDATE progressor.access_tokens t
+    SET revoked_at = coalesce(t.revoked_at, %(now)s::timestamptz, now())
+    FROM known k
+    WHERE t.token_id = k.token_id
+    RETURNING t.token_id, t.name, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.last_used_at
 ),
 audited AS (
     INSERT INTO progressor.audit_entries (entry, before, after)
-    SELECT %(audit)s::jsonb, to_jsonb(o) - 'secret_hash', to_jsonb(r)
+    SELECT %(audit)s::jsonb, to_jsonb(k) - 'secret_hash', to_jsonb(r)
     FROM revoked r
-    JOIN progressor.access_tokens o USING (token_id)
-    WHERE %(audit)s::text IS NOT NULL AND o.revoked_at IS NULL
+    JOIN known k USING (token_id)
+    WHERE %(audit)s::text IS NOT NULL AND k.revoked_at IS NULL
     ON CONFLICT DO NOTHING
 ),
 counted AS (

@@ -65,21 +65,28 @@ WHERE p.init_task_id = i.init_task_id
 -- name: stop_bulk
 -- Stops a bulk operation that has not ended; one that follows is done if all its processes have a result. Locks: the
 -- operation.
-WITH stopped AS (
-    UPDATE progressor.bulk_operations
+WITH known AS MATERIALIZED (
+    SELECT *
+    FROM progressor.bulk_operations
+    WHERE operation_id = %(operation_id)s AND ended_at IS NULL
+    FOR NO KEY UPDATE
+),
+stopped AS (
+    UPDATE progressor.bulk_operations o
     SET state = CASE
-            WHEN follow AND state = 'running' AND next_item > matched_count THEN 'done' ELSE 'stopped' END,
+            WHEN o.follow AND o.state = 'running' AND o.next_item > o.matched_count THEN 'done' ELSE 'stopped' END,
         stop_reason = %(reason)s, ended_at = coalesce(%(now)s, clock_timestamp()),
         updated_at = coalesce(%(now)s, clock_timestamp())
-    WHERE operation_id = %(operation_id)s AND ended_at IS NULL
-    RETURNING operation_id, state
+    FROM known k
+    WHERE o.operation_id = k.operation_id
+    RETURNING o.operation_id, o.state
 ),
 audited AS (
     INSERT INTO progressor.audit_entries (entry, before, after)
-    SELECT %(audit)s::jsonb || jsonb_build_object('namespace', coalesce(o.filter ->> 'namespace', '')),
-        jsonb_build_object('state', o.state), jsonb_build_object('state', s.state)
+    SELECT %(audit)s::jsonb || jsonb_build_object('namespace', coalesce(k.filter ->> 'namespace', '')),
+        jsonb_build_object('state', k.state), jsonb_build_object('state', s.state)
     FROM stopped s
-    JOIN progressor.bulk_operations o USING (operation_id)
+    JOIN known k USING (operation_id)
     WHERE %(audit)s::text IS NOT NULL
     ON CONFLICT DO NOTHING
 )

@@ -616,6 +616,10 @@ VIOLATIONS_OF_AUDIT: Violations = {
             "INSERT INTO progressor.audit_entries (entry, number, hash)"
             " SELECT jsonb_build_object('request_id', gen_random_uuid()), 5, sha256('')"
         ),
+        tampered(
+            "INSERT INTO progressor.audit_entries (entry, number, hash)"
+            " SELECT jsonb_build_object('request_id', gen_random_uuid()), 0, sha256('')"
+        ),
         # One that makes a changed entry fit what is before it.
         tampered(
             "UPDATE progressor.audit_entries SET result = 'FORGED' WHERE number = 2;"

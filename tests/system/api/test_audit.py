@@ -2,7 +2,10 @@
 
 import asyncio
 import datetime as dt
+import hashlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -26,11 +29,14 @@ from progressor.sdk import (
     Role,
     ScheduledStart,
     ScheduleSpec,
+    Tls,
     UnauthenticatedError,
 )
 from progressor.settings.config import load
 from progressor.storage.access.audit import NOTES_BURST
 from progressor.storage.access.first_admin import create_first_admin
+from tests.support.api.issuer import AUDIENCE, running_issuer
+from tests.support.certificates import Pki
 from tests.support.engine.points import eventually
 from tests.support.engine.replica import (
     Env,
@@ -40,6 +46,7 @@ from tests.support.engine.replica import (
     open_env,
     running_replica,
 )
+from tests.support.postgres.locks import until_blocked
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -354,6 +361,69 @@ async def test_an_entry_names_principal_credential_and_binding(
     assert text.rpartition("_")[2] not in str(await entries(database))
     [first] = await entries(database, method="AccessInit")
     assert first.result == "OK"
+
+
+_ISSUER = """
+[access]
+enabled = true
+[access.issuers.corp]
+issuer = "{url}"
+audiences = ["{audience}"]
+algorithms = ["RS256"]
+"""
+
+
+async def test_an_entry_names_the_certificate_or_the_identity_token(
+    guarded: tuple[Replica, Client], database: str, tmp_path: Path
+) -> None:
+    _, admin = guarded
+    for principal in ("cert:spiffe://corp/shop", "user:corp/ada"):
+        await admin.access.add_binding(principal, Role.OPERATOR, "mine")
+    pki, file = Pki(tmp_path), tmp_path / "progressor.toml"
+    server, shop = pki.issue("server"), pki.issue("shop", uris=["spiffe://corp/shop"])
+    flags = {"server.tls_certificate": str(server.certificate), "server.tls_key": str(server.key),
+             "server.tls_client_ca": str(pki.ca)}  # fmt: skip
+    with running_issuer() as issuer:
+        file.write_text(_ISSUER.format(url=issuer.url, audience=AUDIENCE))
+        named, nameless = issuer.token(jti="id-7"), issuer.token()
+        tls = Tls(ca=pki.ca, certificate=shop.certificate, key=shop.key)
+        async with running_replica(database, flags, file=file) as replica:
+            for number, token in enumerate((None, named, nameless)):
+                async with Client(
+                    replica.address, namespace="mine", token=token, tls=tls
+                ) as client:
+                    await eventually(lambda: _is_let_in(client))
+                    await client.put(f"by {number}")
+
+    assert shop.certificate is not None
+    der = ssl.PEM_cert_to_DER_cert(shop.certificate.read_text())
+    expected = [
+        ("cert:spiffe://corp/shop", hashlib.sha256(der).hexdigest()),
+        ("user:corp/ada", "id-7"),
+        ("user:corp/ada", hashlib.sha256(nameless.encode()).hexdigest()),
+    ]
+    found = [await entries(database, object_id=f"by {number}") for number in range(3)]
+    assert [[(it.entry["principal"], it.entry["credential"]) for it in each] for each in found] == [
+        [each] for each in expected
+    ]
+
+
+async def test_of_two_who_revoke_a_token_at_once_one_has_an_entry(
+    guarded: tuple[Replica, Client], database: str
+) -> None:
+    _, admin = guarded
+    token, _ = await admin.access.create_token("twice")
+    with psycopg.connect(database) as locking, psycopg.connect(database, autocommit=True) as seeing:
+        locking.execute(
+            "SELECT FROM progressor.access_tokens WHERE token_id = %s FOR UPDATE", [token.token_id]
+        )
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(admin.access.revoke_token(token.token_id))
+            await until_blocked(seeing, 2)
+            locking.rollback()
+
+    assert len(await entries(database, method="RevokeToken", object_id=token.token_id)) == 1
 
 
 async def test_a_denied_request_has_an_entry(

@@ -8,6 +8,7 @@ from progressor import errors
 from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.postgres import attempt
 from progressor.storage.postgres.rows.effects import NO_EFFECTS, Cancellation, Effects, Later
 from progressor.storage.processes.processes import Put, Recovery
 from tests.support.builders import (
@@ -139,6 +140,19 @@ async def test_a_start_that_met_a_process_on_its_way_out_is_admitted_again(
 
     assert (await answer).task_id == 7
     assert len(harness.admissions.entries) == 2
+
+
+async def test_a_start_that_is_admitted_again_has_its_audit_entry_though_its_caller_is_gone(
+    harness: Harness,
+) -> None:
+    with attempt.of("entry"):
+        answer = await harness.ask(make_request(TaskType.INIT))
+    answer.cancel()
+
+    harness.admissions.answer(Admission(verdict=Verdict.GONE))
+    await settled()
+
+    assert [it.audit for it in harness.admissions.entries] == ["entry", "entry"]
 
 
 async def test_a_start_that_cannot_be_admitted_again_says_why(harness: Harness) -> None:

@@ -35,6 +35,10 @@ CROSS JOIN LATERAL (
     FROM seen s
 ) l
 WHERE l.number <> b.head_number OR coalesce(l.hash, b.anchor_hash) <> b.head_hash
+UNION ALL
+SELECT '', concat('audit entry ', e.number), concat('stands before the chain, which begins behind entry ', b.anchor_number)
+FROM bounds b
+JOIN progressor.audit_entries e ON e.number <= b.anchor_number
 
 -- name: audit_entries_form_a_chain
 -- says: all audit entries are in the chain, and are what they were
@@ -72,3 +76,7 @@ CROSS JOIN LATERAL (
     FROM seen s
 ) l
 WHERE l.number <> b.head_number OR coalesce(l.hash, b.anchor_hash) <> b.head_hash
+UNION ALL
+SELECT '', concat('audit entry ', e.number), concat('stands before the chain, which begins behind entry ', b.anchor_number)
+FROM bounds b
+JOIN progressor.audit_entries e ON e.number <= b.anchor_number
