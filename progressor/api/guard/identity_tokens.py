@@ -35,6 +35,8 @@ _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 _INSTANT_MAX = 1e15
 """Instants beyond it are refused, and so are infinity and integers that do not fit a float."""
 
+_VERIFIED = (True, "true")
+
 _NOT_SUPPORTED = ("crit", "b64", "zip")
 
 
@@ -88,7 +90,7 @@ class IdentityTokens:
         known = self._remembered.get(digest)
         if known is None or known.issuer.keys.get(known.kid) is not known.key:
             self._forget(digest)
-            known = self._checked(token, now)
+            known = self._checked(token, digest, now)
             self._remember(digest, known)
         if known.expires_at <= now:
             self._forget(digest)
@@ -106,7 +108,7 @@ class IdentityTokens:
         if known is not None:
             self._weight -= _weight_of(known)
 
-    def _checked(self, token: str, now: float) -> _Checked:
+    def _checked(self, token: str, digest: bytes, now: float) -> _Checked:
         signed, claims = _parsed(token)
         iss = claims.get("iss")
         issuer = self._issuers.get(iss) if isinstance(iss, str) else None
@@ -121,7 +123,7 @@ class IdentityTokens:
         _check_signature(signed, key, issuer)
         expires_at = _check_claims(claims, issuer, now)
         return _Checked(
-            principal=_principal_of(claims, issuer),
+            principal=_principal_of(claims, issuer, digest),
             expires_at=expires_at,
             issuer=issuer,
             kid=kid,
@@ -213,8 +215,11 @@ def _instant(claims: Mapping[str, Any], name: str, what: str) -> float | None:
     return float(value)
 
 
-def _principal_of(claims: Mapping[str, Any], issuer: KnownIssuer) -> Principal:
+def _principal_of(claims: Mapping[str, Any], issuer: KnownIssuer, digest: bytes) -> Principal:
     settings = issuer.settings
+    # Many issuers let users enter any address, and say whether they have confirmed it.
+    if settings.principal_claim == "email" and claims.get("email_verified") not in _VERIFIED:
+        _refuse(f"an identity token of {issuer.name} without email_verified")
     name = f"user:{issuer.name}/{claims.get(settings.principal_claim)}"
     if not _is_name(claims.get(settings.principal_claim), name):
         _refuse(f"an identity token of {issuer.name} with an invalid {settings.principal_claim}")
@@ -224,7 +229,15 @@ def _principal_of(claims: Mapping[str, Any], issuer: KnownIssuer) -> Principal:
         _refuse(f"an identity token of {name} with {len(listed)} groups, more than {GROUPS_MAX}")
     # Groups with other names are dropped: no binding can name them.
     groups = (full for it in listed if _is_name(it, full := f"group:{issuer.name}/{it}"))
-    return Principal(name=name, groups=tuple(dict.fromkeys(groups)))
+    return Principal(
+        name=name, groups=tuple(dict.fromkeys(groups)), credential=_credential_of(claims, digest)
+    )
+
+
+def _credential_of(claims: Mapping[str, Any], digest: bytes) -> str:
+    """Return the id that the issuer gave a token, by which its log has it; else its hash."""
+    given = claims.get("jti")
+    return given if isinstance(given, str) and given else digest.hex()
 
 
 def _is_name(value: object, full: str) -> bool:

@@ -155,7 +155,11 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Create or replace a file that only its owner can read; ConfigError if that fails."""
+    """Create or replace a file that only its owner can read; ConfigError if that fails.
+
+    A symbolic link stays one: the file that it names is replaced.
+    """
+    file = Path(os.path.realpath(file))
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Its mode is 0600 from the beginning.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from progressor.access_errors import UnauthenticatedError
 from progressor.api.guard import identity_tokens
 from progressor.api.guard.issuer_keys import IssuerKeys, Pace
 from progressor.clock import SystemClock
@@ -161,6 +162,29 @@ async def test_a_slow_issuer_holds_a_request_only_for_a_moment() -> None:
             await fetching.ended(1)
 
             assert keys.get("rsa") is not None
+
+
+async def test_an_email_names_a_principal_only_if_it_is_verified() -> None:
+    with running_issuer() as issuer:
+        async with Fetching(issuer, SOON).running() as keys:
+            await keys.ask()
+            settings = Issuer(
+                issuer=issuer.url,
+                audiences=(AUDIENCE,),
+                algorithms=("RS256",),
+                principal_claim="email",
+            )
+            known = identity_tokens.KnownIssuer(name="corp", settings=settings, keys=keys)
+            tokens = identity_tokens.IdentityTokens([known], SystemClock())
+
+            for verified in (True, "true"):
+                token = issuer.token(email="ada@corp.example", email_verified=verified)
+                assert tokens.principal_of(token).name == "user:corp/ada@corp.example"
+            for verified in (False, None, "false", "yes", [True]):
+                token = issuer.token(email="ada@corp.example", email_verified=verified)
+                with pytest.raises(UnauthenticatedError) as refused:
+                    tokens.principal_of(token)
+                assert "without email_verified" in refused.value.fault
 
 
 async def test_few_tokens_with_many_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,3 +178,19 @@ def test_a_context_that_is_not_replaced_keeps_its_login(file: Path) -> None:
     assert login_tokens.read("dev") is not None
     assert main(["context", "add", "dev", "--replace", "--address", "h:1"]) == 0
     assert login_tokens.read("dev") is None
+
+
+def test_a_file_behind_a_symbolic_link_is_changed_and_the_link_stays(
+    file: Path, tmp_path: Path
+) -> None:
+    real = tmp_path / "dotfiles" / "contexts.toml"
+    _given(real)
+    file.parent.mkdir()
+    file.symlink_to(real)
+
+    contexts.change(lambda it: dataclasses.replace(it, current="dev"))
+
+    assert file.is_symlink()
+    assert contexts.read().current == "dev"
+    assert real.read_text().startswith('current = "dev"')
+    assert [it.name for it in real.parent.iterdir()] == ["contexts.toml"]
