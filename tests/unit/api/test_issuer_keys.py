@@ -180,8 +180,8 @@ async def test_an_email_names_a_principal_only_if_it_is_verified() -> None:
             for verified in (True, "true"):
                 token = issuer.token(email="ada@corp.example", email_verified=verified)
                 assert tokens.principal_of(token).name == "user:corp/ada@corp.example"
-            for verified in (False, None, "false", "yes", [True]):
-                token = issuer.token(email="ada@corp.example", email_verified=verified)
+            for other in (False, None, "false", "yes", [True]):
+                token = issuer.token(email="ada@corp.example", email_verified=other)
                 with pytest.raises(UnauthenticatedError) as refused:
                     tokens.principal_of(token)
                 assert "without email_verified" in refused.value.fault
