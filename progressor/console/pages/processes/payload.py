@@ -1,5 +1,6 @@
 """One payload of a process, whole."""
 
+import contextlib
 from typing import Any
 
 from progressor import errors
@@ -26,10 +27,11 @@ async def read(ask: Ask) -> tuple[str, bytes]:
             return kind, getattr(process, kind) or b""
         case "event":
             event_id = _id(ask, "event")
-            found = (await _get(ask, HistoryRange(after=event_id - 1, limit=1))).history
-            if not found:
-                raise errors.EventNotFoundError(ask.one("process"), event_id)
-            return f"event-{event_id}", found[0].payload or b""
+            wanted = HistoryRange(after=event_id - 1, limit=1)
+            with contextlib.suppress(errors.EventNotFoundError):
+                for event in (await _get(ask, wanted)).history:
+                    return f"event-{event_id}", event.payload or b""
+            raise errors.EventNotFoundError(ask.one("process"), event_id)
         case "args" | "response":
             task_id = _id(ask, "task")
             return f"{kind}-{task_id}", getattr(await _task(ask, task_id), kind) or b""
