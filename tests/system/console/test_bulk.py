@@ -109,7 +109,7 @@ async def test_an_operation_is_listed_watched_and_stopped(env: Env, visitor: Vis
     after = await visitor.get(f"/bulk/{operation.operation_id}")
     assert "enough <of it>" in after.region.text
     assert not [it for it in after.region.all("a") if it.text == "Stop"]
-    assert stopped.page.one(class_="note")
+    assert "was stopped" in stopped.page.one(class_="note").text
 
 
 async def test_an_operation_on_nothing_cannot_be_started(env: Env, visitor: Visitor) -> None:
