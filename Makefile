@@ -285,6 +285,10 @@ audit: $(USERS).txt $(DONE)/audit ## Look up known vulnerabilities of what users
 
 # --- The rest
 
+.PHONY: words
+words: $(DONE)/dev ## Bring the catalogs of the console's languages up to date with its texts
+	$(RUN) tests.support.console.catalogs
+
 .PHONY: migrate-schema
 migrate-schema: $(DONE)/dev ## Write priv/migrations/schema.sql anew from the migrations
 	$(RUN) tests.support.postgres.schema
