@@ -1047,12 +1047,15 @@ class TraceRequest(_message.Message):
     PROCESS_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DIRECTION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     page_size: _builtins.int
     """Tasks per page, 1 .. 1,000. 0: 100."""
     page_token: _builtins.str
-    """From TraceResponse.next_page_token. Empty: from the first task."""
+    """From TraceResponse.next_page_token. Empty: from the first task, or, backward, the last one."""
+    direction: _types_pb2.Direction.ValueType
+    """Backward: the newest task first. The same on all pages."""
     def __init__(
         self,
         *,
@@ -1060,10 +1063,11 @@ class TraceRequest(_message.Message):
         process_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        direction: _types_pb2.Direction.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "process_id", b"process_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["direction", b"direction", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "process_id", b"process_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

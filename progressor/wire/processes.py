@@ -52,14 +52,19 @@ _DIRECTION_FROM_WIRE: Mapping[int, Direction] = {
 
 def history_range_from_wire(message: types_pb2.HistoryRange, field: str) -> HistoryRange:
     limit = message.limit if message.HasField("limit") else None
-    direction = _DIRECTION_FROM_WIRE.get(message.direction)
     if message.after < 0:
         wire.refuse(f"{field}.after", f"must not be negative, got {message.after}")
     if limit is not None and not 0 <= limit <= wire.HISTORY_LIMIT_MAX:
         wire.refuse(f"{field}.limit", f"must be 0 to {wire.HISTORY_LIMIT_MAX}, got {limit}")
-    if direction is None:
-        wire.refuse(f"{field}.direction", f"unknown direction {message.direction}")
+    direction = direction_from_wire(message.direction, f"{field}.direction")
     return HistoryRange(after=message.after, limit=limit, direction=direction)
+
+
+def direction_from_wire(number: int, field: str) -> Direction:
+    direction = _DIRECTION_FROM_WIRE.get(number)
+    if direction is None:
+        wire.refuse(field, f"unknown direction {number}")
+    return direction
 
 
 def new_event_from_wire(

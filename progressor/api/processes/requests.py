@@ -21,7 +21,7 @@ from progressor.api.calls.validation import (
 )
 from progressor.api.processes.responses import CAUSE_FROM_WIRE
 from progressor.domain.processes.admission import Import, Request
-from progressor.domain.processes.event import WHOLE_HISTORY, HistoryRange, NewEvent
+from progressor.domain.processes.event import WHOLE_HISTORY, Direction, HistoryRange, NewEvent
 from progressor.domain.processes.intent import TIMERS_MAX, SetTimer
 from progressor.domain.processes.process import (
     EXACT_MAX_CEILING,
@@ -124,13 +124,18 @@ class Reading:
     await_init: bool
 
 
+def _direction_of(message: pb.TraceRequest, path: str, _context: object) -> Direction:
+    return process_wire.direction_from_wire(message.direction, f"{path}direction")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """A Trace: at most `limit` tasks of a process behind the task `after`."""
+    """A Trace: at most `limit` tasks of a process behind the task `after`, in a direction."""
 
     key: Key
     after: Annotated[int, page_tokens.TASKS.field]
     limit: PageSize
+    direction: Annotated[Direction, Field(read=_direction_of)]
 
 
 def _end_reason(message: pb.TerminateRequest, path: str, _context: object) -> str:

@@ -118,7 +118,10 @@ class ProcessServicer(Servicer):
         async with self._turns.of(context) as turn:
             # One more than requested shows whether there is a next page.
             traces = await self._backend().processes.trace(
-                tracing.key, after=tracing.after, limit=tracing.limit + 1
+                tracing.key,
+                after=tracing.after,
+                limit=tracing.limit + 1,
+                direction=tracing.direction,
             )
             turn.weigh(sum(map(responses.size_of_trace, traces)))
         return responses.trace_to_wire(traces, page_size=tracing.limit)

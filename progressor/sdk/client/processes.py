@@ -27,6 +27,7 @@ from progressor.sdk.transport.exchange import Exchange, Listing, Result, nothing
 from progressor.sdk.values import processes as values
 from progressor.sdk.values.constraints import Constraints, constraints_to_wire
 from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2
 
 
 class TaskOptions(RequestOptions, total=False):
@@ -309,13 +310,16 @@ class Processes(Resource[Connection]):
         *,
         page_size: int = 100,
         page_token: str = "",
+        newest_first: bool = False,
         **options: Unpack[RequestOptions],
     ) -> Exchange[values.Trace]:
-        """Return a page of the tasks of a process, in the order of their ids.
+        """Return a page of the tasks of a process, in the order of their ids or `newest_first`.
 
         `page_token` is `Trace.next_page_token` of the page before; "": the first page.
         """
         request = pb.TraceRequest(process_id=process_id, page_size=page_size, page_token=page_token)
+        if newest_first:
+            request.direction = types_pb2.DIRECTION_BACKWARD
         return exchange(self, request, values.read_trace, repeatable=True, **options)
 
     @iterated

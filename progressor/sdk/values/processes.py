@@ -404,7 +404,7 @@ class TaskTrace:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A page of the tasks of a process, by ascending id. ``next_page_token`` "": the last page."""
+    """A page of the tasks of a process, by their ids. ``next_page_token`` "": the last page."""
 
     tasks: tuple[TaskTrace, ...]
     next_page_token: str

@@ -20,6 +20,8 @@ PAGE_EVENTS_MAX = 1000
 EVENTS_MAX = 1000
 """Events shown per task."""
 
+_TASK_ID_MAX = 2**63 - 1
+
 
 class _Memo(NamedTuple):
     key: str | None
@@ -100,22 +102,42 @@ class _TraceRow(NamedTuple):
         )
 
 
+class _First(NamedTuple):
+    task_id: int | None
+
+
 class Traces:
     def __init__(self, context: StorageContext) -> None:
         self._context = context
 
-    async def read(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
-        """Read `limit` tasks of a process after a task id, in order, with their events.
+    async def read(
+        self,
+        key: ProcessKey,
+        *,
+        after: int,
+        limit: int,
+        direction: Direction = Direction.FORWARD,
+    ) -> tuple[TaskTrace, ...]:
+        """Read `limit` tasks of a process after a task id, in a direction, with their events.
+
+        Backward from 0 is from the newest.
 
         Raises:
             ProcessNotFoundError: There is no such process.
         """
-        read_on = self._context.read_on
+        read_on, is_backward = self._context.read_on, direction is Direction.BACKWARD
+        before = (after or _TASK_ID_MAX) if is_backward else _TASK_ID_MAX
         events: dict[int, list[Event]] = {}
         async with self._context.connection(reads_only=True) as connection:
+            if is_backward:
+                (first,) = await read_on(
+                    connection, _First, _SQL["find_last_tasks"], key, before=before, limit=limit
+                )
+                after = before if first.task_id is None else first.task_id - 1
             tasks = await read_on(
-                connection, _TraceRow, _SQL["trace_tasks"], key, after=after, limit=limit
-            )
+                connection, _TraceRow, _SQL["trace_tasks"], key,
+                after=after, before=before, limit=limit,
+            )  # fmt: skip
             if not tasks and not await read_on(connection, int, _SQL["find_init_task"], key):
                 raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             counts = {
@@ -131,7 +153,8 @@ class Traces:
         if sum(map(len, found)) < sum(counts.values()):
             # Removed since its tasks were read.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-        return tuple(
+        traces = tuple(
             dataclasses.replace(it.trace, events=tuple(own), refused_messages=it.messages())
             for it, own in zip(tasks, found, strict=True)
         )
+        return traces[::-1] if is_backward else traces

@@ -40,9 +40,21 @@ FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.held h USING (slot, namespace, process_id, task_id)
 WHERE (t.slot, t.namespace, t.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-    AND t.task_id > %(after)s
+    AND t.task_id > %(after)s AND t.task_id < %(before)s
 ORDER BY t.slot, t.namespace, t.process_id, t.task_id
 LIMIT %(limit)s
+
+-- name: find_last_tasks
+-- Finds where the last tasks of a process before an id begin. Locks: none.
+SELECT min(t.task_id) AS task_id
+FROM (
+    SELECT task_id
+    FROM progressor.tasks
+    WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+        AND task_id < %(before)s
+    ORDER BY slot DESC, namespace DESC, process_id DESC, task_id DESC
+    LIMIT %(limit)s
+) t
 
 -- name: trace_events
 -- Reads the events of some tasks, given each one's first event and how many. Locks: none.

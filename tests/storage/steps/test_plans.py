@@ -213,6 +213,11 @@ async def trace_process(store: Store) -> object:
     return await store.processes.trace(seeded_key(WAITING_NUMBERS[0]), after=0, limit=5)
 
 
+async def trace_process_backward(store: Store) -> object:
+    key = seeded_key(WAITING_NUMBERS[0])
+    return await store.processes.trace(key, after=0, limit=5, direction=Direction.BACKWARD)
+
+
 async def list_processes(store: Store) -> object:
     return await store.processes.list(ProcessQuery(filter=ORDERS, page_size=BATCH))
 
@@ -304,6 +309,7 @@ WORKS: dict[Work, int] = {
     find_locked: BATCH,
     find_upcoming: BATCH, read_processes: BATCH, first_waits: BATCH, read_history: 1,
     trace_process: 5,
+    trace_process_backward: 5,
     list_processes: BATCH, list_later_processes: BATCH, list_broken_processes: 1,
     list_all_processes: BATCH, list_later_of_all_processes: BATCH, list_broken_of_all_processes: 1,
     put_process: 2, remove_process: 5, simple_repair: 1, await_task: 2, fetch_results: BATCH,

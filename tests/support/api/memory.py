@@ -11,7 +11,7 @@ from progressor.api.calls.servicer import Backend, JobControl
 from progressor.domain.jobs.job import Job, JobState, Node
 from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.admission import Import, Request
-from progressor.domain.processes.event import Event, HistoryRange
+from progressor.domain.processes.event import Direction, Event, HistoryRange
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import (
     Leadership,
@@ -150,9 +150,14 @@ class MemoryProcesses:
             next_after=wanted.after + count if is_cut else None,
         )
 
-    async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
+    async def trace(
+        self, key: ProcessKey, *, after: int, limit: int, direction: Direction = Direction.FORWARD
+    ) -> tuple[TaskTrace, ...]:
         """Return some of five tasks of 1 MB."""
         assert key.process_id == "1"
+        if direction is Direction.BACKWARD:
+            newest = (after or 6) - 1
+            return tuple(trace(task_id) for task_id in range(newest, max(newest - limit, 0), -1))
         return tuple(trace(task_id) for task_id in range(after + 1, min(after + limit, 5) + 1))
 
     async def page(self, query: ProcessQuery) -> ProcessPage:

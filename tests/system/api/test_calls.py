@@ -136,6 +136,19 @@ async def test_a_trace_too_large_for_a_message_comes_in_pages(api: Engine) -> No
     assert second.next_page_token == ""
 
 
+async def test_a_trace_comes_newest_first_on_request(api: Engine) -> None:
+    request = pb.TraceRequest(
+        namespace="orders", process_id="1", direction=types_pb2.DIRECTION_BACKWARD
+    )
+    first = await api.process_service.Trace(request)
+    request.page_token = first.next_page_token
+    second = await api.process_service.Trace(request)
+
+    assert [t.task_id for t in first.tasks] == [5, 4, 3]
+    assert [t.task_id for t in second.tasks] == [2, 1]
+    assert second.next_page_token == ""
+
+
 async def test_a_list_comes_in_pages_without_states(api: Engine) -> None:
     seen: list[str] = []
     request = pb.ListRequest(filter=types_pb2.ProcessFilter(namespace="orders"), page_size=2)

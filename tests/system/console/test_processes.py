@@ -290,6 +290,24 @@ async def test_a_history_is_paged_in_both_directions(env: Env, visitor: Visitor)
     assert (wrong.status, "events_before" in wrong.region.text) == (400, True)
 
 
+async def test_tasks_are_paged_the_newest_first(env: Env, visitor: Visitor) -> None:
+    await env.running("p")
+    for it in range(54):
+        await env.client.call("p", str(it).encode() * 400)
+
+    def shown(answer: Answer) -> list[int]:
+        rows = answer.region.one("table", class_="timeline").one("tbody").all("tr")
+        return [int(it["id"].removeprefix("task-")) for it in rows if it.get("id")]
+
+    newest = await visitor.get(path(env, "p"))
+    oldest = await visitor.follow(newest.region.link("Older tasks"))
+    trace = await env.client.trace("p")
+    assert shown(newest) + shown(oldest) == [it.task_id for it in reversed(trace.tasks)]
+    row = oldest.region.one("tr", id=f"task-{trace.tasks[2].task_id}")
+    assert (await visitor.follow(row.all("a")[-1])).text == "1" * 400
+    assert shown(await visitor.follow(oldest.region.link("Newest tasks"))) == shown(newest)
+
+
 async def test_idle_time_between_tasks_is_folded() -> None:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -303,9 +321,9 @@ async def test_idle_time_between_tasks_is_folded() -> None:
 
     second, days = dt.timedelta(seconds=1), dt.timedelta(days=3)
     rows = rows_of(
-        [task(1, 0 * second, second), task(2, 2 * second, 3 * second), task(3, days, None)]
+        [task(3, days, None), task(2, 2 * second, 3 * second), task(1, 0 * second, second)]
     )
-    assert [it.idle for it in rows] == [None, None, days - 3 * second]
+    assert [it.idle for it in rows] == [days - 3 * second, None, None]
     assert second < IDLE_MIN
 
 

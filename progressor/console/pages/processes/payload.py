@@ -57,6 +57,7 @@ async def _task(ask: Ask, task_id: int) -> Any:  # noqa: ANN401  # a trace of by
         namespace=ask.one("namespace"),
         page_size=_PAGE_SIZE,
         page_token=ask.one("tasks"),
+        newest_first=True,
     )
     found = next((it for it in trace.tasks if it.task_id == task_id), None)
     if found is None:

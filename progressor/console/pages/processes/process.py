@@ -36,7 +36,11 @@ async def _load(ask: Ask) -> Mapping[str, Any]:
     snapshot, trace = await asyncio.gather(
         ask.client.get(ask.name, namespace=namespace, history=wanted),
         ask.client.trace(
-            ask.name, namespace=namespace, page_size=TASKS_SHOWN, page_token=ask.one("tasks")
+            ask.name,
+            namespace=namespace,
+            page_size=TASKS_SHOWN,
+            page_token=ask.one("tasks"),
+            newest_first=True,
         ),
     )
     events = sorted(snapshot.history, key=lambda it: -it.event_id)
@@ -47,7 +51,6 @@ async def _load(ask: Ask) -> Mapping[str, Any]:
         "newer": events and events[0].event_id < snapshot.process.last_event_id,
         "older": events and events[-1].event_id > 1,
         "rows": rows_of(trace.tasks),
-        "newest_first": False,
         "following": trace.next_page_token,
         "chain": await _chain(ask, snapshot),
         "may_operate": ask.may(Right.OPERATE, namespace),
@@ -69,16 +72,16 @@ def _range_of(ask: Ask) -> HistoryRange:
 
 
 def rows_of(tasks: Sequence[TaskTrace]) -> list[Row]:
-    """Return tasks, in their order, with the idle time before each."""
+    """Return tasks, the newest first as they come, each with the idle time before it."""
     found: list[Row] = []
     ended: dt.datetime | None = None
-    for task in tasks:
+    for task in reversed(tasks):
         begun = task.started_at or task.created_at
         idle = None if ended is None else begun - ended
         found.append(Row(task, idle if idle is not None and idle >= IDLE_MIN else None))
         if task.finished_at is not None:
             ended = task.finished_at if ended is None else max(ended, task.finished_at)
-    return found
+    return found[::-1]
 
 
 async def _chain(ask: Ask, snapshot: Snapshot[Any]) -> list[Snapshot[Any]]:

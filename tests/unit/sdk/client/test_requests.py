@@ -246,6 +246,9 @@ ASKED = [
           answer=pb.AwaitProcessResponse(result=b"[1]"), value=[1], repeated=True),
     asked("trace", "p", page_size=1, page_token="1", repeated=True, value=sdk.Trace,
           request=pb.TraceRequest(process_id="p", page_size=1, page_token="1")),
+    asked("trace", "p", newest_first=True, repeated=True, value=sdk.Trace,
+          request=pb.TraceRequest(
+              process_id="p", page_size=100, direction=types.DIRECTION_BACKWARD)),
     asked("list", statuses=[sdk.ProcessStatus.ERROR], causes=[sdk.WaitCause.GATE],
           created_from=NOON, created_to=NOON + DAY, metadata={"a": 1}, page_size=2,
           failure_id="0123456789ab", failure_reason="BUG", broken_from=NOON, broken_to=NOON + DAY,
