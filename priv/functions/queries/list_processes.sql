@@ -84,7 +84,11 @@ BEGIN
                 ELSE 'p.namespace = n.name COLLATE "C"'
             END,
             -- What was found by metadata may be of any namespace.
-            filter_conditions(CASE WHEN v_found IS NULL THEN p_filter - 'namespace' ELSE p_filter END),
+            filter_conditions(CASE
+                WHEN v_found IS NOT NULL THEN p_filter
+                WHEN p_filter ? 'namespace' THEN p_filter - 'namespace'
+                ELSE p_filter - 'seen'
+            END),
             concat_ws(
                 ' AND ', v_before,
                 place_condition('>=', v_until.at, v_until.namespace, v_until.process_id)),

@@ -259,6 +259,31 @@ async def test_the_beginning_of_an_id_is_looked_up_by_key_in_large_namespaces(
     }
 
 
+@pytest.mark.parametrize("seen", [("orders",), ("elsewhere", "orders")])
+@pytest.mark.parametrize("function", ["list_processes", "count_matching"])
+async def test_of_the_namespaces_that_one_may_see_the_index_of_lists_is_read(
+    store: Store, observer: psycopg.Connection[Any], seen: tuple[str, ...], function: str
+) -> None:
+    """By key, all of a namespace would be read and sorted for each page."""
+    await store.ready(success())
+    observer.execute(
+        "INSERT INTO progressor.processes (slot, namespace, process_id, status, created_at,"
+        "  status_changed_at, init_task_id)"
+        " SELECT n % 1024, CASE n % 10 WHEN 0 THEN 'orders' ELSE 'other' END, 'many' || n,"
+        "  'running', created_at + n * interval '1 s', created_at, 0"
+        " FROM progressor.processes, generate_series(1, 20000) n"
+    )
+    observer.execute("VACUUM ANALYZE progressor.processes")
+    statements: dict[str, LiteralString] = {
+        "list_processes": "SELECT {}.list_processes(%s, NULL, NULL, NULL, 100, 1000)",
+        "count_matching": "SELECT {}.count_matching(%s, 10000)",
+    }
+
+    searched = _searched(observer, statements[function], filter_document(ProcessFilter(seen=seen)))
+
+    assert searched == {"processes_by_creation"}
+
+
 def _searched(
     observer: psycopg.Connection[Any], statement: LiteralString, *values: object
 ) -> set[str]:

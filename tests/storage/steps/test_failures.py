@@ -148,6 +148,34 @@ async def test_pages_have_each_group_once_those_with_most_broken_processes_first
     assert [it.message for it in seen] == ["b", "c", "e", "d", "a"]
 
 
+@pytest.mark.parametrize("added_up", [True, False])
+async def test_pages_have_only_groups_of_namespaces_that_one_may_see(
+    database: str, store: Store, *, added_up: bool
+) -> None:
+    create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
+    for count, word in ((1, "a"), (3, "b"), (2, "c")):
+        for namespace, more in ((NAMESPACE.name, 0), ("elsewhere", 1)):
+            for _ in range(count + more):
+                await store.started(fresh_key(namespace), failed(word))
+    if added_up:
+        await failures(store).add()
+
+    async def all_pages(*seen: str, **wanted: Any) -> list[tuple[str, str, int]]:
+        query, found = FailureQuery(page_size=1, seen=seen, **wanted), list[FailureGroup]()
+        while page := await failures(store).list(query):
+            found += page
+            query = dataclasses.replace(query, before=page[-1].place)
+        return [(it.namespace, it.message, it.broken_count) for it in found]
+
+    own = [(NAMESPACE.name, word, count) for word, count in (("b", 3), ("c", 2), ("a", 1))]
+    assert await all_pages(NAMESPACE.name, "gone") == own
+    assert await all_pages(NAMESPACE.name, broken_only=True) == own
+    assert await all_pages() == []
+    [hidden] = await failures(store).list(FailureQuery(namespace="elsewhere", page_size=1))
+    assert await all_pages(NAMESPACE.name, failure_id=hidden.failure_id) == []
+    assert len(await all_pages(NAMESPACE.name, "elsewhere")) == 6
+
+
 async def test_a_failure_does_not_wait_for_another_one_of_its_group(
     store: Store, observer: psycopg.Connection[Any]
 ) -> None:

@@ -10,7 +10,7 @@ AS $$
 BEGIN
     RETURN (SELECT coalesce(nullif(concat_ws(' AND ',
         'p.namespace = ' || quote_literal(f.namespace) || ' COLLATE "C"',
-        'p.namespace = ANY (' || quote_literal(f.seen) || '::text[])',
+        'p.namespace COLLATE "C" = ANY (' || quote_literal(f.seen) || '::text[])',
         'p.namespace <> ' || quote_literal(f.but_namespace),
         CASE WHEN f.statuses = '{error}' OR f.failure_id IS NOT NULL OR f.failure_reason IS NOT NULL
                 OR f.broken_from IS NOT NULL OR f.broken_to IS NOT NULL
