@@ -24,6 +24,9 @@ INTERVAL_SECONDS = 0.5
 LOADS_PER_SECOND = 10.0
 """Of all pages together."""
 
+REST_SHARE = 4.0
+"""How often as long as a load took the page then rests: a large job is loaded more seldom."""
+
 KEPT_SECONDS = 1.0
 """For how long what was read once serves others, too."""
 
@@ -146,4 +149,6 @@ class Live:
             except errors.ProgressorError as error:
                 version = Version(number, at, None, error)
             page.show(version)
-            await asyncio.sleep(max(INTERVAL_SECONDS, len(self._pages) / LOADS_PER_SECOND))
+            took = self._clock.monotonic() - at
+            rest = max(INTERVAL_SECONDS, len(self._pages) / LOADS_PER_SECOND, REST_SHARE * took)
+            await asyncio.sleep(rest)

@@ -15,6 +15,7 @@ from progressor.console.live import (
     INTERVAL_SECONDS,
     KEPT_SECONDS,
     LOADS_PER_SECOND,
+    REST_SHARE,
     Live,
     Version,
 )
@@ -90,6 +91,20 @@ async def test_many_pages_share_a_budget() -> None:
         await asyncio.sleep(60)
         assert live.load_count - before == pytest.approx(60 * LOADS_PER_SECOND, rel=0.1)
         assert min(source.counts.values()) >= 5
+
+
+@in_virtual_time
+async def test_a_page_that_takes_long_to_load_is_loaded_more_seldom() -> None:
+    live = Live(LoopClock())
+
+    async def load() -> Mapping[str, Any]:
+        await asyncio.sleep(1)
+        return {}
+
+    async with contextlib.aclosing(live.watch("large job", load)) as versions:
+        await anext(versions)
+        await asyncio.sleep(100)
+    assert live.load_count == pytest.approx(100 / (1 + REST_SHARE), abs=2)
 
 
 @in_virtual_time
