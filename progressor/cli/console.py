@@ -1,20 +1,59 @@
 """The command console: the web console of an engine."""
 
+import contextlib
+import dataclasses
 import re
+from collections.abc import AsyncIterator
 from typing import Annotated
 
-from progressor.cli.input.options import EngineOptions, bad_input, option
+from cyclopts import Group, Parameter
+
+from progressor.cli.input.options import ADDRESS, EngineOptions, bad_input, option
 from progressor.cli.input.signals import forever, run_loop, until_signal
 from progressor.cli.output import print_line
 from progressor.console.app import build
 from progressor.console.options import Options
 from progressor.console.serving import serving
+from progressor.sdk import Tls
 from progressor.settings.addresses import HttpBind, http_bind
 
 _BIND = "127.0.0.1:7480+"
 _BASE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _PUBLIC = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+/?")
+_NAME = re.compile(r"\{([^{}]*)\}")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+def _check_link(option: str, template: str, names: set[str]) -> None:
+    """Check that a template of links leads to a web page, and has none but known names."""
+    given = set(_NAME.findall(template))
+    if template and not (template.startswith(("http://", "https://")) and given <= names):
+        known = " and ".join(f"{{{it}}}" for it in sorted(names))
+        raise bad_input(option, f"must be like https://…, with {known}, got {template!r}")
+
+
+@Parameter(name="*", group=Group("Addresses", sort_key=5))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """How browsers reach the console, and where its links to other systems lead."""
+
+    base_path: str = ""
+    """The path under which a reverse proxy serves the console, such as /progressor."""
+    public_url: str = ""
+    """How browsers reach the reverse proxy, such as https://ops.example.com."""
+    trace_link: str = ""
+    """A template of links to traces, such as https://jaeger.example.com/trace/{trace_id}."""
+    log_link: str = ""
+    """A template of links to logs, with {namespace} and {process_id}."""
+
+    def __post_init__(self) -> None:
+        if self.base_path and not _BASE.fullmatch(self.base_path):
+            raise bad_input("--base-path", f"must be like /progressor, got {self.base_path!r}")
+        if self.public_url and not _PUBLIC.fullmatch(self.public_url):
+            example = "https://ops.example.com"
+            raise bad_input("--public-url", f"must be like {example}, got {self.public_url!r}")
+        _check_link("--trace-link", self.trace_link, {"trace_id"})
+        _check_link("--log-link", self.log_link, {"namespace", "process_id"})
 
 
 def console(
@@ -22,16 +61,6 @@ def console(
     bind: Annotated[
         str, option("Where to listen for HTTP: host:port, or host:port+ for that port or above.")
     ] = _BIND,
-    base_path: Annotated[
-        str, option("The path under which a reverse proxy serves the console, such as /progressor.")
-    ] = "",
-    public_url: Annotated[
-        str,
-        option(
-            "The address at which browsers reach the reverse proxy, such as "
-            "https://ops.example.com, if it sends another Host or --bind is this machine alone."
-        ),
-    ] = "",
     read_only: Annotated[bool, option("Offer no actions.")] = False,
     allow_actions: Annotated[
         bool,
@@ -40,6 +69,7 @@ def console(
             "control and --bind is not this machine alone."
         ),
     ] = False,
+    addresses: Addresses = Addresses(),
     engine: EngineOptions = EngineOptions(),
 ) -> None:
     """Serve the web console of an engine until Ctrl-C.
@@ -48,22 +78,26 @@ def console(
     token of a context or of --token-file is not used.
     """
     where = http_bind("--bind", bind)
-    if base_path and not _BASE.fullmatch(base_path):
-        raise bad_input("--base-path", f"must be like /progressor, got {base_path!r}")
-    if public_url and not _PUBLIC.fullmatch(public_url):
-        raise bad_input("--public-url", f"must be like https://example.com, got {public_url!r}")
     is_local = where.host in _LOOPBACK
     options = Options(
         address=engine.address,
         identity={"tls": engine.identity["tls"]},
-        base_path=base_path,
-        public_url=public_url,
         is_local=is_local,
         is_read_only=read_only,
         allows_actions=is_local or allow_actions,
         command_options=engine.again,
+        **dataclasses.asdict(addresses),
     )
     run_loop(until_signal(_serve(options, where)))
+
+
+@contextlib.asynccontextmanager
+async def beside(engine: str, tls: Tls | None) -> AsyncIterator[str]:
+    """Serve a console of an engine in this process within the context; return its address."""
+    command_options = "" if engine == ADDRESS else f" --address {engine}"
+    options = Options(address=engine, identity={"tls": tls}, command_options=command_options)
+    async with serving(build(options), http_bind("--bind", _BIND)) as address:
+        yield address
 
 
 async def _serve(options: Options, bind: HttpBind) -> None:

@@ -7,7 +7,7 @@ import functools
 import logging
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -75,6 +75,7 @@ def dev(
             "word count of a thousand pages; a nightly schedule."
         ),
     ] = "order",
+    no_console: Annotated[bool, option("Do without the web console.")] = False,
     settings: Settings = Settings(),
 ) -> None:
     """Run an engine and an example's processor, run the example, then serve until Ctrl-C."""
@@ -93,6 +94,8 @@ def dev(
         used = stack.enter_context(_data(config, ephemeral=ephemeral))
         own = stack.enter_context(own_tls(used)) if tls else None
         work = functools.partial(_show, console=console, once=once, scenario=scenario, own=own)
+        if not (once or no_console):
+            work = functools.partial(_with_console, work=work, console=console, own=own)
         if not used.database.dsn:
             where = used.database.data_directory
             console.print(f"starting PostgreSQL in {where}", style="dim", markup=False)
@@ -111,6 +114,29 @@ def _data(config: Config, *, ephemeral: bool) -> Iterator[Config]:
         yield dataclasses.replace(config, database=database)
 
 
+async def _with_console(
+    engine: Engine,
+    *,
+    work: Callable[[Engine], Awaitable[None]],
+    console: Console,
+    own: OwnTls | None,
+) -> None:
+    """Do the work of `dev` beside a web console, where what that needs is installed."""
+    try:
+        from progressor.cli.console import beside  # noqa: PLC0415  # an extra of its own
+    except ModuleNotFoundError:
+        await work(engine)
+        return
+    address = reachable(engine.addresses[0])
+    async with beside(address, _client_tls(address, own)) as url:
+        console.print(Text(f"console at {url}"))
+        await work(engine)
+
+
+def _client_tls(address: str, own: OwnTls | None) -> Tls | None:
+    return None if own is None or address.startswith("unix:") else own.client
+
+
 async def _show(
     engine: Engine, *, console: Console, once: bool, scenario: Scenario, own: OwnTls | None
 ) -> None:
@@ -126,7 +152,7 @@ async def _show(
     address = reachable(engine.addresses[0])
     if own is not None:
         console.print(Text(f"TLS with certificates in {own.directory}, deleted at the end"))
-    client_tls = None if own is None or address.startswith("unix:") else own.client
+    client_tls = _client_tls(address, own)
     served = {} if own is None else own.served
     async with _serving(scenario.processor, *scenario.others, **served) as target:
         reached = functools.partial(

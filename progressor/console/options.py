@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +31,17 @@ class Options:
     trace_link: str = ""
     log_link: str = ""
     command_options: str = ""
+
+    def trace_of(self, trace_id: str) -> str:
+        """Return the address of a trace; "" without a template, or an id."""
+        return _filled(self.trace_link, trace_id=trace_id) if trace_id else ""
+
+    def logs_of(self, namespace: str, process_id: str) -> str:
+        """Return the address of the logs of a process; "" without a template."""
+        return _filled(self.log_link, namespace=namespace, process_id=process_id)
+
+
+def _filled(template: str, **values: str) -> str:
+    for name, value in values.items():
+        template = template.replace(f"{{{name}}}", quote(value, safe=""))
+    return template

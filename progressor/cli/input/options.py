@@ -43,7 +43,7 @@ TIMEOUT_MIN = 0.001
 """Seconds."""
 
 _ENGINE = Group("Engine", sort_key=10)
-_ADDRESS = "127.0.0.1:7420"
+ADDRESS = "127.0.0.1:7420"
 _TIMEOUT_MAX = 7 * 86_400
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
@@ -294,7 +294,7 @@ class EngineOptions:
 
     context: Annotated[str, Parameter(env_var="PROGRESSOR_CONTEXT")] = ""
     """The context to use, instead of the current one; see `progressor context`."""
-    address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = _ADDRESS
+    address: Annotated[str, Parameter(env_var="PROGRESSOR_ADDRESS")] = ADDRESS
     """Where the engine listens: host:port or unix:/path."""
     timeout: float = 30.0
     """Seconds to wait for the answer; an accepted task continues after that."""
@@ -330,7 +330,7 @@ class EngineOptions:
         """What reaches the same engine, at the end of a command that is printed; "" by default."""
         given = {
             "--context": self.context,
-            "--address": self.address if self.address != _ADDRESS else None,
+            "--address": self.address if self.address != ADDRESS else None,
             "--tls-ca": self.tls_ca,
             "--tls-certificate": self.tls_certificate,
             "--tls-key": self.tls_key,

@@ -124,6 +124,7 @@ LOCAL = {
     "login",
     "logout",
     "serve",
+    "console",
     "dev",
     "migrate",
     "doctor",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.console.visitor import Visitor
+
 _PATIENCE_SECONDS = 60.0
 
 
@@ -46,6 +48,29 @@ async def test_an_example_runs_with_tls_between_all_parts(own_database: str) -> 
     assert not await asyncio.to_thread(Path(directory[1]).exists)
     # The next one goes without, on the same namespaces.
     assert (await play(own_database))[0] == 0
+
+
+async def test_the_console_runs_beside_the_example(own_database: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "progressor", "dev", "--tls",
+        "--set", f"database.dsn={own_database}", "--set", "server.bind=127.0.0.1:0",
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PROGRESSOR_CONFIG": "", "COLUMNS": "200"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            async for line in process.stdout:
+                if found := re.match(r"console at (http://127\.0\.0\.1:\d+/)", line.decode()):
+                    answer = await Visitor(found[1]).get("/processes")
+                    assert (answer.status, answer.page.one("h1").text) == (200, "Processes")
+                    break
+            else:
+                pytest.fail("no console")
+    finally:
+        process.terminate()
+        await process.communicate()
+    assert process.returncode == 0
 
 
 async def test_a_rollout_says_who_waits_for_what_and_when_each_starts(own_database: str) -> None:
