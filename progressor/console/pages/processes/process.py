@@ -15,8 +15,9 @@ from progressor.domain.access.rights import Right
 from progressor.domain.processes.event import NO_HISTORY, Direction, HistoryRange
 from progressor.sdk.values.processes import Snapshot, TaskTrace
 
-EVENTS_SHOWN = 20
-TASKS_SHOWN = 50
+EVENTS_SHOWN = 15
+TASKS_SHOWN = 25
+"""With payloads of some hundred bytes each, a page is below 100 kB."""
 _CHAIN_MAX = 4
 _ID_DIGITS_MAX = 18
 
