@@ -75,6 +75,12 @@ class Ask:
             return permissions.allow(right, namespace)
         return permissions.any_binding_for(right) is not None
 
+    def sees_payloads(self, namespace: str) -> bool:
+        """Return whether the engine shows the visitor the payloads there; others are empty."""
+        if not self.identity.is_access_controlled:
+            return True
+        return Permissions(self.identity.bindings).allow(Right.READ_PAYLOADS, namespace)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Look:

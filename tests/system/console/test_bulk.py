@@ -49,7 +49,7 @@ async def test_processes_of_a_list_are_retried_after_a_preview_and_a_typed_word(
     assert operation_of(again) == operation_of(started), "one form starts one operation"
     done = await visitor.get(f"/bulk/{operation_of(started)}")
     assert "done" in done.region.one("h1").text
-    assert "3 of 3 processes have a result" in done.region.text
+    assert "Processes with a result: 3 of 3" in done.region.text
     assert "bank is back" in done.region.text
     assert [row[2] for row in done.region.rows()] == ["done"] * 3
     assert "with the status in error" in done.region.text
@@ -101,7 +101,7 @@ async def test_an_operation_is_listed_watched_and_stopped(env: Env, visitor: Vis
     assert "whose id begins with p-" in row[5]
     page = await visitor.follow(listed.region.link(operation.operation_id))
     bar = page.region.one("svg", class_="progress")
-    assert bar["aria-label"].endswith("processes have a result")
+    assert bar["aria-label"].startswith("Processes with a result:")
     form = (await visitor.follow(page.region.link("Stop"))).page.form(do="stop")
     stopped = await visitor.send(form, reason="enough <of it>")
     found = await ended(env, operation.operation_id)

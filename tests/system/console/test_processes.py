@@ -10,6 +10,7 @@ from progressor.console.pages.processes.process import IDLE_MIN, rows_of
 from progressor.sdk import Constraints
 from progressor.sdk.values.processes import ProcessStatus, TaskStatus, TaskTrace, TaskType
 from progressor.v1.processor_service_pb2 import Complete
+from tests.support.console.guarded import HIDDEN, READABLE, Guarded
 from tests.support.console.html import Element
 from tests.support.console.visitor import Answer, Visitor
 from tests.support.engine.replica import Env, answering, broken, refusal
@@ -65,7 +66,7 @@ async def test_a_list_says_in_words_what_it_filters_and_has_a_link_without_each_
     found = await visitor.get("/processes", query)
     assert ids(found) == ["a-2", "a-1"]
     text = found.region.one(class_="filtered").all("p")[0].text
-    for part in (env.namespace, "status running", "status in error", "begins with a-"):
+    for part in (env.namespace, "one of these statuses: running, in error", "begins with a-"):
         assert part in text
     without = await visitor.follow(found.region.link("Without “with the status in error”"))
     assert ids(without) == ["a-1"]
@@ -164,7 +165,7 @@ async def test_a_full_gate_is_explained_with_links_to_it_and_to_its_holder(
     page = await visitor.get(path(env, "waiter"))
     section = why(page)
     text = section.text
-    assert "The gate g/1 is full: 1 of 1 places are held." in text
+    assert "The gate g/1 is full (1 / 1)." in text
     assert "number 1 of 1 in the queue" in text
     assert f"holder, task {task_id}, since" in text
     assert section.link("g/1")["href"] == f"/gates/{env.namespace}/g%2F1"
@@ -221,7 +222,7 @@ async def test_a_broken_process_says_what_broke_it_and_how_many_broke_like_it(
     assert "REPAIR_FAILED" in alert(page) or "repair" in alert(page)
     section = why(await visitor.get(path(env, "b-1")))
     assert f"Task {task_id} broke it." in section.text
-    assert "2 processes are broken like it" in section.text
+    assert "2 processes are broken like this" in section.text
     assert "failed at" in section.text
     assert {it.text for it in section.all("a", class_="button")} >= {"Retry", "Repair"}
 
@@ -439,3 +440,39 @@ async def test_a_process_named_by_two_dots_has_a_page_and_actions(
     form = (await visitor.follow(page.region.link("Terminate"))).page.form(do="terminate")
     ended = await visitor.send(form, reason="enough", confirmation="..")
     assert "finished" in ended.region.one("h1").text
+
+
+# --- Rights
+
+
+async def test_a_reader_sees_no_payload_no_action_and_no_other_namespace(guarded: Guarded) -> None:
+    for namespace in (READABLE, HIDDEN):
+        await guarded.admin.put("p", namespace=namespace, state=b'"secret"', metadata={"n": 1})
+    reader, operator = guarded.visitors["reader"], guarded.visitors["operator"]
+    page = await reader.get(f"/processes/{READABLE}/p")
+    assert "you do not have the right to read them" in page.region.text
+    assert "secret" not in page.text
+    assert not [it for it in page.region.all("a") if "do=" in it["href"]]
+    whole = {"namespace": READABLE, "process": "p", "of": "state"}
+    assert (await reader.get("/payload", whole)).text == ""
+    assert (await reader.get("/payload", {**whole, "namespace": HIDDEN})).status == 403
+    assert (await reader.get(f"/processes/{HIDDEN}/p")).status == 403
+    listed = await reader.get("/processes")
+    assert {row[1] for row in listed.region.rows()} == {READABLE}
+    form = (await operator.get(f"/processes/{READABLE}/p", {"do": "remove"})).page.form(do="remove")
+    token = page.page.form(theme="system").fields.get("form_token", "")
+    fields = {**form.fields, "form_token": token, "confirmation": "p"}
+    refused = await reader.post(f"/processes/{READABLE}/p", fields)
+    assert refused.status in {400, 403}
+    assert (await guarded.admin.get("p")).process.status is ProcessStatus.RUNNING
+
+
+async def test_an_operator_ends_a_process_by_its_own_name(guarded: Guarded) -> None:
+    await guarded.admin.put("mine")
+    path = f"/processes/{READABLE}/mine"
+    operator = guarded.visitors["operator"]
+    form = (await operator.get(path, {"do": "terminate"})).page.form(do="terminate")
+    ended = await operator.send(form, reason="enough", confirmation="mine")
+    assert "It was ended from outside" in ended.region.text
+    entries = [it async for it in guarded.admin.access.audit()]
+    assert ("Terminate", "token:operator") in [(it.method, it.principal) for it in entries]

@@ -55,7 +55,7 @@ async def _load(ask: Ask) -> Mapping[str, Any]:
         "following": trace.next_page_token,
         "chain": await _chain(ask, snapshot),
         "may_operate": ask.may(Right.OPERATE, namespace),
-        "may_call": ask.may(Right.CALL, namespace),
+        "sees_payloads": ask.sees_payloads(namespace),
     }
 
 
