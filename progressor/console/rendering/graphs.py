@@ -31,6 +31,8 @@ _BOX_WIDTH, _BOX_HEIGHT = 200, 28
 _COLUMN, _ROW = 260, 18
 _MARGIN = 4
 _NAME_LENGTH = 22
+_GROUP_NAME_LENGTH = 14
+"""The number of nodes stands behind it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,8 @@ class Box:
     """A node, or a group of nodes that are drawn as one (``node`` is None).
 
     ``label`` is ``name``, cut to fit. ``counts``: how many are in each state, in the order of
-    looks. ``state`` is that of the node, else the one that matters most of those in the group.
+    looks; ``shares``: the same as parts of a bar, each with its state, its start and its width.
+    ``state`` is that of the node, else the one that matters most of those in the group.
     """
 
     x: int
@@ -48,6 +51,7 @@ class Box:
     layer: int
     state: NodeState
     counts: tuple[tuple[NodeState, int], ...]
+    shares: tuple[tuple[NodeState, int, int], ...]
     node: Node[Any] | None
 
 
@@ -120,19 +124,31 @@ def _drawn(
 def _box(group: Group, nodes: Mapping[str, Node[Any]], x: int, y: int) -> Box:
     states = Counter(NodeState(it.state) for it in group.members)
     node = nodes[group.members[0].name] if len(group.members) == 1 else None
-    count = "" if node is not None else f" ({len(group.members):,})"
-    length = _NAME_LENGTH - len(count)
+    counts = in_order(states)
+    length = _NAME_LENGTH if node is not None else _GROUP_NAME_LENGTH
     name = group.name
     return Box(
         x=x,
         y=y,
         name=name,
-        label=(name if len(name) <= length else f"{name[: length - 1]}…") + count,
+        label=name if len(name) <= length else f"{name[: length - 1]}…",
         layer=group.layer,
         state=next((it for it in _URGENCY if states[it]), NodeState.UNSPECIFIED),
-        counts=in_order(states),
+        counts=counts,
+        shares=() if node is not None else _shares(counts, x),
         node=node,
     )
+
+
+def _shares(
+    counts: Sequence[tuple[NodeState, int]], x: int
+) -> tuple[tuple[NodeState, int, int], ...]:
+    total, before, found = sum(count for _, count in counts), 0, []
+    for state, count in counts:
+        start, end = (it * _BOX_WIDTH // total for it in (before, before + count))
+        found.append((state, x + start, end - start))
+        before += count
+    return tuple(found)
 
 
 def _lines(item: Item, place: tuple[int, int], places: Mapping[int, tuple[int, int]]) -> str:
