@@ -8,8 +8,8 @@ import psycopg
 
 from bench.disturbing.callers import Callers
 from bench.disturbing.env import Env
-from progressor.cli.doctor import examine
 from progressor.settings import config
+from progressor.storage.doctor.doctor import examine
 from progressor.storage.doctor.findings import State
 
 _NAMED_MAX = 5
@@ -39,7 +39,7 @@ async def findings(env: Env, callers: Callers) -> list[str]:
 async def doctor(dsn: str) -> list[str]:
     """Return the invariants that `progressor doctor --deep` finds violated."""
     chosen = config.load(environment={}, flags={"database.dsn": dsn})
-    findings = await asyncio.to_thread(examine, chosen, deep=True, timeout=_QUESTION_TIMEOUT)
+    findings = await asyncio.to_thread(examine, chosen, dsn, deep=True, timeout=_QUESTION_TIMEOUT)
     return [
         f"doctor: {each.check}: {each.words} {each.offenders[:_NAMED_MAX]}"
         for each in findings

@@ -1,4 +1,4 @@
-"""ReplicaService: the replicas on this database, their activity, and this replica's log level."""
+"""ReplicaService: the replicas on this database, what they do, log levels, and the doctor."""
 
 import dataclasses
 import datetime as dt
@@ -19,6 +19,8 @@ from progressor.domain.views.replica import (
     ReplicaState,
     ReplicaView,
 )
+from progressor.storage.doctor.doctor import Examination
+from progressor.storage.doctor.findings import Finding
 from progressor.telemetry.logs.level import LEVELS, Level
 from progressor.v1 import replica_service_pb2 as pb
 from progressor.wire import fields as wire
@@ -55,6 +57,7 @@ class LogChange:
 
 
 _QUEUE = Shape(NamespaceQueue, pb.NamespaceQueue)
+_FINDING = Shape(Finding, pb.Finding)
 _LOAD = Shape(NamespaceLoad, pb.NamespaceActivity, size="worker_count", largest_step=UNSENT)
 
 list_from_wire = page_tokens.REPLICAS.listing(pb.ListReplicasRequest).read
@@ -115,6 +118,13 @@ def _namespace(name: str, load: NamespaceLoad) -> pb.NamespaceActivity:
     return message
 
 
+def _examination(found: Examination) -> pb.RunDoctorResponse:
+    return pb.RunDoctorResponse(
+        examined_at=wire.datetime_to_timestamp(found.examined_at),
+        findings=map(_FINDING.message, found.findings),
+    )
+
+
 class ReplicaServicer(Servicer):
     """What operators ask of replicas."""
 
@@ -141,3 +151,7 @@ class ReplicaServicer(Servicer):
         return pb.SetLogLevelResponse(
             previous_level=log_level_to_wire(previous), replica_name=self._name
         )
+
+    @reading(lambda _: None)
+    async def run_doctor(self, _message: None, _: CallContext) -> pb.RunDoctorResponse:
+        return _examination(await self._backend().doctor.examine())

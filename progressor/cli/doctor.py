@@ -15,10 +15,8 @@ import progressor
 from progressor.cli.input.options import TIMEOUT_MIN, Json, Settings, check_range, option
 from progressor.cli.output import ExitCode, show
 from progressor.settings.config import Config
-from progressor.storage.doctor.environment import checks as environment
+from progressor.storage.doctor.doctor import examine
 from progressor.storage.doctor.findings import Finding, State
-from progressor.storage.doctor.invariants import checks as invariants
-from progressor.storage.doctor.run import open_run
 from progressor.storage.embedded.server import running_conninfo
 
 _TIMEOUT_MAX = 86_400
@@ -50,7 +48,8 @@ def doctor(
     """
     check_range("--timeout", timeout, TIMEOUT_MIN, _TIMEOUT_MAX)
     config = settings.load()
-    found = examine(config, deep=deep, timeout=dt.timedelta(seconds=timeout))
+    dsn = config.database.dsn or running_conninfo(config.database.data_directory)
+    found = examine(config, dsn, deep=deep, timeout=dt.timedelta(seconds=timeout))
     counts = collections.Counter(finding.state for finding in found)
     document = {
         "database": config.database.description,
@@ -61,25 +60,6 @@ def doctor(
     }
     show(document, *_people(config, found, deep=deep), as_json=json)
     return ExitCode.FAILED if counts[State.FAILED] else ExitCode.DONE
-
-
-def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Finding, ...]:
-    """Run all checks on the database of a configuration. Blocks.
-
-    Raises:
-        StorageUnavailableError: PostgreSQL cannot be reached, or the connection was lost.
-    """
-    database = config.database
-    dsn = database.dsn or running_conninfo(database.data_directory)
-    checks = (*environment.CHECKS, *invariants.checks(deep=deep))
-    with open_run(
-        dsn,
-        database=database,
-        replica=config.replica,
-        timeout=timeout,
-        namespaces=config.namespaces,
-    ) as doctor_run:
-        return tuple(check.find(doctor_run) for check in checks)
 
 
 def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable[RenderableType]:

@@ -54,6 +54,7 @@ from progressor.settings.config import Config
 from progressor.storage.access.access import Access
 from progressor.storage.access.audit import Audit, AuditNotes
 from progressor.storage.commit.group_commit import CommitContext, Waiting
+from progressor.storage.doctor.doctor import Doctor
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
@@ -247,6 +248,7 @@ class Wiring:
             schedule_runs=self._schedule_runs_on(StoredRuns(self._front)),
             roster=Replicas(self._front, lease_timeout=self._config.replica.lease_timeout),
             activities=Activities(watch=self._status, queues=self._queues),
+            doctor=Doctor(self._config, self._dsn, self.context.clock),
             running_steps=self._running_steps,
             bulk_control=BulkControl(
                 bulks=Bulks(self._front), namespaces=self.namespaces, effects=self._effects

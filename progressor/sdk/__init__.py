@@ -123,7 +123,8 @@ if TYPE_CHECKING:  # each name as itself, so that type checkers take it for publ
         Processes as Processes, SyncProcesses as SyncProcesses, TaskOptions as TaskOptions,
     )
     from progressor.sdk.client.replicas import (
-        Activity as Activity, LogLevel as LogLevel, LogLevelChange as LogLevelChange,
+        Activity as Activity, DoctorFinding as DoctorFinding, DoctorReport as DoctorReport,
+        FindingState as FindingState, LogLevel as LogLevel, LogLevelChange as LogLevelChange,
         NamespaceActivity as NamespaceActivity, Rates as Rates,
         Replica as Replica, ReplicaActivity as ReplicaActivity, ReplicaState as ReplicaState,
         Replicas as Replicas, StepRate as StepRate,
@@ -241,8 +242,9 @@ _MODULES = {
     "progressor.sdk.client.namespaces": "Namespaces SyncNamespaces",
     "progressor.sdk.client.processes": "Processes SyncProcesses TaskOptions",
     "progressor.sdk.client.replicas": """
-        Activity LogLevel LogLevelChange NamespaceActivity Rates Replica ReplicaActivity
-        ReplicaState Replicas StepRate SyncReplicas rates_between rates_by_namespace
+        Activity DoctorFinding DoctorReport FindingState LogLevel LogLevelChange
+        NamespaceActivity Rates Replica ReplicaActivity ReplicaState Replicas StepRate
+        SyncReplicas rates_between rates_by_namespace
     """,
     "progressor.sdk.client.resource": "RequestOptions",
     "progressor.sdk.client.schedules": """

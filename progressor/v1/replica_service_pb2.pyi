@@ -71,6 +71,34 @@ LOG_LEVEL_WARNING: LogLevel.ValueType  # 3
 LOG_LEVEL_ERROR: LogLevel.ValueType  # 4
 Global___LogLevel: _TypeAlias = LogLevel  # noqa: Y015
 
+class _FindingState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FindingStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FindingState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FINDING_STATE_UNSPECIFIED: _FindingState.ValueType  # 0
+    FINDING_STATE_OK: _FindingState.ValueType  # 1
+    FINDING_STATE_NOT_DONE: _FindingState.ValueType  # 2
+    """It could not be done: the query took too long, or the role of the replica may not ask."""
+    FINDING_STATE_WARNING: _FindingState.ValueType  # 3
+    """It should be looked at, but breaks no promise by itself."""
+    FINDING_STATE_FAILED: _FindingState.ValueType  # 4
+    """It breaks a promise, or keeps work from being done."""
+
+class FindingState(_FindingState, metaclass=_FindingStateEnumTypeWrapper):
+    """How a check came out."""
+
+FINDING_STATE_UNSPECIFIED: FindingState.ValueType  # 0
+FINDING_STATE_OK: FindingState.ValueType  # 1
+FINDING_STATE_NOT_DONE: FindingState.ValueType  # 2
+"""It could not be done: the query took too long, or the role of the replica may not ask."""
+FINDING_STATE_WARNING: FindingState.ValueType  # 3
+"""It should be looked at, but breaks no promise by itself."""
+FINDING_STATE_FAILED: FindingState.ValueType  # 4
+"""It breaks a promise, or keeps work from being done."""
+Global___FindingState: _TypeAlias = FindingState  # noqa: Y015
+
 @_typing.final
 class Replica(_message.Message):
     """A replica. Instants and ages are by PostgreSQL's clock."""
@@ -626,3 +654,88 @@ class SetLogLevelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetLogLevelResponse: _TypeAlias = SetLogLevelResponse  # noqa: Y015
+
+@_typing.final
+class RunDoctorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunDoctorRequest: _TypeAlias = RunDoctorRequest  # noqa: Y015
+
+@_typing.final
+class RunDoctorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXAMINED_AT_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def examined_at(self) -> _timestamp_pb2.Timestamp:
+        """When the checks ended, by the clock of the replica."""
+
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """In the order of the command."""
+
+    def __init__(
+        self,
+        *,
+        examined_at: _timestamp_pb2.Timestamp | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["examined_at", b"examined_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["examined_at", b"examined_at", "findings", b"findings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunDoctorResponse: _TypeAlias = RunDoctorResponse  # noqa: Y015
+
+@_typing.final
+class Finding(_message.Message):
+    """What one check says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    OFFENDERS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """What it is about, such as the server, the schema or the invariants."""
+    check: _builtins.str
+    state: Global___FindingState.ValueType
+    words: _builtins.str
+    """One sentence with its numbers."""
+    advice: _builtins.str
+    """What to do about it. Empty: all is well."""
+    @_builtins.property
+    def offenders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The first ten of what the words count."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        check: _builtins.str = ...,
+        state: Global___FindingState.ValueType = ...,
+        words: _builtins.str = ...,
+        advice: _builtins.str = ...,
+        offenders: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "check", b"check", "group", b"group", "offenders", b"offenders", "state", b"state", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Finding: _TypeAlias = Finding  # noqa: Y015

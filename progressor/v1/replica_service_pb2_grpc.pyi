@@ -47,6 +47,11 @@ class ReplicaServiceStub:
     """Changes the log level of the replica that receives the request, and of no other. If several share an
     address, the response names the one. It is served while draining, too.
     """
+    RunDoctor: _grpc.UnaryUnaryMultiCallable[_replica_service_pb2.RunDoctorRequest, _replica_service_pb2.RunDoctorResponse]
+    """Returns what the quick checks of `progressor doctor` find in the database: all but those that read whole
+    tables. However many clients ask, a replica runs the checks once at a time, and returns their findings
+    for another 15 s. A run takes up to a minute; one whose caller leaves goes on, for the next one.
+    """
 
 @_typing.type_check_only
 class ReplicaServiceAsyncStub(ReplicaServiceStub):
@@ -66,6 +71,11 @@ class ReplicaServiceAsyncStub(ReplicaServiceStub):
     SetLogLevel: _aio.UnaryUnaryMultiCallable[_replica_service_pb2.SetLogLevelRequest, _replica_service_pb2.SetLogLevelResponse]  # type: ignore[assignment]
     """Changes the log level of the replica that receives the request, and of no other. If several share an
     address, the response names the one. It is served while draining, too.
+    """
+    RunDoctor: _aio.UnaryUnaryMultiCallable[_replica_service_pb2.RunDoctorRequest, _replica_service_pb2.RunDoctorResponse]  # type: ignore[assignment]
+    """Returns what the quick checks of `progressor doctor` find in the database: all but those that read whole
+    tables. However many clients ask, a replica runs the checks once at a time, and returns their findings
+    for another 15 s. A run takes up to a minute; one whose caller leaves goes on, for the next one.
     """
 
 class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -101,6 +111,17 @@ class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_replica_service_pb2.SetLogLevelResponse, _abc.Awaitable[_replica_service_pb2.SetLogLevelResponse]]:
         """Changes the log level of the replica that receives the request, and of no other. If several share an
         address, the response names the one. It is served while draining, too.
+        """
+
+    @_abc_1.abstractmethod
+    def RunDoctor(
+        self,
+        request: _replica_service_pb2.RunDoctorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replica_service_pb2.RunDoctorResponse, _abc.Awaitable[_replica_service_pb2.RunDoctorResponse]]:
+        """Returns what the quick checks of `progressor doctor` find in the database: all but those that read whole
+        tables. However many clients ask, a replica runs the checks once at a time, and returns their findings
+        for another 15 s. A run takes up to a minute; one whose caller leaves goes on, for the next one.
         """
 
 def add_ReplicaServiceServicer_to_server(servicer: ReplicaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

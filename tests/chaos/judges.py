@@ -16,9 +16,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from progressor import errors
-from progressor.cli.doctor import examine
 from progressor.sdk import Client
 from progressor.settings import config
+from progressor.storage.doctor.doctor import examine
 from progressor.storage.doctor.findings import State
 from tests.chaos.bulks import (
     BulkNotes,
@@ -390,6 +390,6 @@ def _ailments(conninfo: str) -> list[str]:
     chosen = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo})
     return [
         f"doctor: {finding.check}: {finding.words} {finding.offenders[:3]}"
-        for finding in examine(chosen, deep=True, timeout=_DOCTOR_TIMEOUT)
+        for finding in examine(chosen, conninfo, deep=True, timeout=_DOCTOR_TIMEOUT)
         if finding.state is State.FAILED
     ]

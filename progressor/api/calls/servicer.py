@@ -27,6 +27,7 @@ from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey, Sch
 from progressor.domain.views.bulk import BulkOperation, BulkRequest
 from progressor.storage.access.access import Access
 from progressor.storage.access.audit import Audit
+from progressor.storage.doctor.doctor import Doctor
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
@@ -156,6 +157,7 @@ class Backend:
     schedule_runs: ScheduleRuns
     roster: Replicas
     activities: Activities
+    doctor: Doctor
     running_steps: RunningSteps
     bulk_control: BulkControl
     counts: Counts

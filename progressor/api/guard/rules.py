@@ -114,6 +114,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     | _rules(Right.OPERATE, _named, "PauseNamespace", "ResumeNamespace")
     | _rules(Right.OPERATE, _filtered, "StartBulk")
     | _rules(Right.OPERATE, _none, "StopBulk")
+    | _rules(Right.OPERATE, _all, "RunDoctor")
     | _rules(Right.ADMINISTER, _described, "CreateNamespace", "UpdateNamespace")
     | _rules(Right.ADMINISTER, _named, "DeleteNamespace")
     | _rules(Right.ADMINISTER, _all, "SetLogLevel", "AddBinding", "RemoveBinding", "ListBindings")
@@ -125,7 +126,7 @@ CALLS = frozenset({"Start", "Call", "Notify"})
 """What clients do all day, which has audit entries only if `audit.calls` is set."""
 
 _READS = frozenset({"AwaitTask", "AwaitProcess"}) | frozenset(
-    {"ListBindings", "ListTokens", "ListAudit", "GetAuditHead"}
+    {"ListBindings", "ListTokens", "ListAudit", "GetAuditHead", "RunDoctor"}
 )
 
 CHANGES = (

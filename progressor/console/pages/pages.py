@@ -1,7 +1,7 @@
 """All pages."""
 
 from progressor.console.pages import bulk, gates, jobs, schedules
-from progressor.console.pages.engine import audit, namespaces, overview, replicas
+from progressor.console.pages.engine import audit, doctor, namespaces, overview, replicas
 from progressor.console.pages.page import Page
 from progressor.console.pages.processes import failures, listed, process
 
@@ -23,6 +23,7 @@ PAGES: tuple[Page, ...] = (
     namespaces.LIST,
     namespaces.NAMESPACE,
     replicas.PAGE,
+    doctor.PAGE,
     audit.LIST,
     audit.ENTRY,
 )

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from progressor.console.words.words import mark
 from progressor.sdk.client.bulk import BulkResult, BulkState
-from progressor.sdk.client.replicas import ReplicaState
+from progressor.sdk.client.replicas import FindingState, ReplicaState
 from progressor.sdk.client.schedules import ScheduleRunState
 from progressor.sdk.codec.wire import WireEnum
 from progressor.sdk.values.jobs import JobState, NodeState
@@ -35,6 +35,8 @@ CANCELLED = Look("cancelled", mark("cancelled"))
 
 LOOKS = (NOT_STARTED, PENDING, AVAILABLE, RUNNING, DONE, SKIPPED, FAILED, CANCELLED)
 """In the order in which they are listed: as work goes through them, then as it ends."""
+
+ATTENTION = Look("attention", mark("warning"))
 
 _UNKNOWN = Look("unknown", mark("unknown"))
 
@@ -88,6 +90,12 @@ _LOOKS: Mapping[type[WireEnum], Mapping[str, Look]] = {
         "serving": dataclasses.replace(RUNNING, word=mark("serving")),
         "draining": dataclasses.replace(PENDING, word=mark("draining")),
         "silent": dataclasses.replace(FAILED, word=mark("silent")),
+    },
+    FindingState: {
+        "ok": dataclasses.replace(DONE, word=mark("ok")),
+        "not_done": dataclasses.replace(SKIPPED, word=mark("not done")),
+        "warning": ATTENTION,
+        "failed": FAILED,
     },
 }
 

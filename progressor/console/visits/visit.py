@@ -10,7 +10,7 @@ from progressor.console.options import Options
 from progressor.console.visits.meters import Meters
 from progressor.console.words.words import Words
 from progressor.domain.access.answers import Identity
-from progressor.domain.access.rights import Permissions, Right
+from progressor.domain.access.rights import EVERYTHING, Permissions, Right
 from progressor.sdk.client.client import Client
 
 Query = Mapping[str, tuple[str, ...]]
@@ -80,6 +80,16 @@ class Ask:
         if not self.identity.is_access_controlled:
             return True
         return Permissions(self.identity.bindings).allow(Right.READ_PAYLOADS, namespace)
+
+    def may_open(self, section: str) -> bool:
+        """Return whether the menu offers a section: not those that the engine would deny."""
+        match section:
+            case "audit":
+                return self.sees(Right.ADMINISTER)
+            case "doctor":
+                return self.sees(Right.OPERATE, EVERYTHING)
+            case _:
+                return True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

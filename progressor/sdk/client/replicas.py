@@ -45,6 +45,39 @@ class LogLevelChange:
     previous_level: LogLevel
 
 
+class FindingState(WireEnum):
+    """How a check of the doctor came out. UNSPECIFIED: in a way that only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    OK = "ok"
+    NOT_DONE = "not_done"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorFinding:
+    """What one check says, in a sentence; ``offenders`` are the first ten of what it counts.
+
+    ``advice``: what to do about it; "": all is well.
+    """
+
+    group: str
+    check: str
+    state: FindingState
+    words: str
+    advice: str
+    offenders: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorReport:
+    """The findings of the quick checks, and when these ended, by the replica's clock."""
+
+    examined_at: dt.datetime
+    findings: tuple[DoctorFinding, ...]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """An engine process; instants and ages are by PostgreSQL's clock.
@@ -184,6 +217,7 @@ def rates_by_namespace(rates: Rates) -> Mapping[str, StepRate]:
 
 read_replica = Shape(Replica, pb.Replica).read
 read_change = Shape(LogLevelChange, pb.SetLogLevelResponse).read
+read_report = Shape(DoctorReport, pb.RunDoctorResponse).read
 read_activity = Shape(Activity, pb.GetActivityResponse).read
 
 
@@ -221,6 +255,14 @@ class Replicas(Resource[Connection]):
         # A repeat would return the requested level as the previous one.
         return Exchange(request, read_change, timeout)
 
+    @sent
+    def run_doctor(self, *, timeout: Seconds | None = None) -> Exchange[DoctorReport]:
+        """Return what the quick checks of `progressor doctor` find in the engine's database.
+
+        A run takes up to a minute; its findings are those of the next requests for 15 s.
+        """
+        return Exchange(pb.RunDoctorRequest(), read_report, timeout, repeatable=True)
+
 
 class SyncReplicas(Resource[BlockingConnection]):
     """`Replicas` for programs without an event loop: blocking, safe in any thread."""
@@ -228,6 +270,7 @@ class SyncReplicas(Resource[BlockingConnection]):
     list = blocking(Replicas.list)
     activity = blocking(Replicas.activity)
     set_log_level = blocking(Replicas.set_log_level)
+    run_doctor = blocking(Replicas.run_doctor)
 
 
 def _rates_of(before: ReplicaActivity, after: ReplicaActivity) -> Mapping[str, StepRate]:

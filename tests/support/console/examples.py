@@ -42,6 +42,7 @@ async def example_pages(env: Env) -> Mapping[str, str]:
         "/namespaces": "/namespaces",
         "/namespaces/{namespace}": f"/namespaces/{env.namespace}",
         "/replicas": "/replicas",
+        "/doctor": "/doctor",
         "/audit": "/audit",
         "/audit/{name}": f"/audit/{await _sealed_entry(env)}",
         **await _work(env),

@@ -11,6 +11,7 @@ from progressor.domain.access.audit import AuditEntry, AuditFilter
 from progressor.sdk import Client
 from tests.support.console.guarded import READABLE, Guarded
 from tests.support.console.visitor import PATIENCE_SECONDS, Visitor
+from tests.support.engine.points import eventually
 from tests.support.engine.replica import Env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -77,8 +78,13 @@ async def test_an_entry_shows_what_it_changed(env: Env, visitor: Visitor) -> Non
 
 async def test_the_head_of_the_chain_is_shown(env: Env, visitor: Visitor) -> None:
     await _sealed(env.client, "CreateNamespace")
-    head = await env.client.access.audit_head()
-    assert head.hash in (await visitor.get("/audit")).region.one("dl").text
+
+    async def is_shown() -> bool:
+        """Entries of other tests are still being added."""
+        head = await env.client.access.audit_head()
+        return head.hash in (await visitor.get("/audit")).region.one("dl").text
+
+    await eventually(is_shown)
 
 
 async def test_differences_are_told_value_by_value() -> None:

@@ -33,6 +33,7 @@ BROAD_CATCHERS = {
     "sdk/processor/versions.py": "says in which upgrade the user's code raised an error",
     "sdk/testing/snapshots.py": "names each state on which the user's code raises an error",
     "sdk/processor/streaming.py": "turns a bug in one step of a stream into its answer",
+    "storage/doctor/doctor.py": "hands every error of a run to those who wait for it",
     "storage/commit/group_read.py": "what is raised for a batch that is read costs one item",
     "telemetry/metrics/otlp.py": "a value that the exporter cannot encode costs one push",
     "telemetry/traces/span_queue.py": "a bug of the exporter costs one batch",

@@ -113,7 +113,7 @@ class ScriptedEngine:
     Trace = List = Count = ListFailures = AwaitTask = Cancel = Terminate = AwaitProcess = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
     PauseNamespace = ResumeNamespace = answer
-    ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer
+    ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = RunDoctor = answer
     GetActivity = ListGates = GetGate = SetGate = DeleteGate = answer
     SubmitJob = GetJob = ListJobs = CancelJob = RetryJob = answer
     CreateSchedule = UpdateSchedule = GetSchedule = ListSchedules = DeleteSchedule = answer

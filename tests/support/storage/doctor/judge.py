@@ -11,8 +11,8 @@ import datetime as dt
 from collections.abc import AsyncIterator
 from typing import Any
 
-from progressor.cli.doctor import examine
 from progressor.settings import config
+from progressor.storage.doctor.doctor import examine
 from progressor.storage.doctor.findings import Finding, State
 from tests.support.engine.replica import SETTINGS, Env, Replica, open_env
 
@@ -28,7 +28,7 @@ def ailments(conninfo: str) -> list[str]:
     chosen = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo})
     return [
         _worded(finding)
-        for finding in examine(chosen, deep=True, timeout=_TIMEOUT)
+        for finding in examine(chosen, conninfo, deep=True, timeout=_TIMEOUT)
         if _is_ill(finding)
     ]
 

@@ -363,6 +363,8 @@ ASKED = [
     asked("replicas.set_log_level", sdk.LogLevel.DEBUG, lasting=90, value=sdk.LogLevelChange,
           request=replicas.SetLogLevelRequest(
               level=replicas.LOG_LEVEL_DEBUG, lasting=dt.timedelta(seconds=90))),
+    asked("replicas.run_doctor", request=replicas.RunDoctorRequest(), value=sdk.DoctorReport,
+          repeated=True),
     asked("bulk.preview", sdk.BulkKind.RETRY, id_prefix="p", value=sdk.BulkPreview, repeated=True,
           request=bulks.PreviewBulkRequest(
               kind=bulks.BULK_KIND_RETRY, filter=types.ProcessFilter(id_prefix="p"))),
