@@ -157,6 +157,13 @@ $(DONE)/browser: tests/support/console/browser.py $(DONE)/dev
 .PHONY: browser
 browser: $(DONE)/browser ## Make what the tests of the console need: a Chromium, if none is installed
 
+SCREENSHOTS ?= .venv/.screenshots
+
+.PHONY: screenshots
+screenshots: $(DONE)/browser ## Take pictures of the console's pages in both themes and all languages
+	$(RUN) tests.support.console.browser --chinese
+	$(RUN) tests.support.console.screenshots $(SCREENSHOTS) $(ARGS)
+
 .PHONY: test
 test: $(DONE)/browser ## The tests but for the slow ones: long explorers, and most cases of the fault matrix
 	HYPOTHESIS_PROFILE=quick $(RUN) pytest tests -m "not slow" -n $(AT_ONCE) $(IN_ORDER) $(ARGS)

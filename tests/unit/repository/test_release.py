@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from tests.support.console.catalogs import CONSOLE
 from tests.support.release.sbom import bill, built
 
 
@@ -53,3 +54,18 @@ def test_a_wheel_has_its_bill(tmp_path: Path) -> None:
         (name,) = (it for it in archive.namelist() if "sboms" in it)
         assert name.endswith(f".dist-info/sboms/{document.name}")
         assert archive.read(name) == b"{}"
+
+
+def test_a_wheel_has_the_pages_files_and_languages_of_the_console(tmp_path: Path) -> None:
+    document = tmp_path / "progressor-1.0.cdx.json"
+    document.write_text("{}")
+
+    (wheel,) = built(document, tmp_path)
+
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    files = [
+        it for it in CONSOLE.rglob("*") if it.suffix in {".html", ".js", ".css", ".svg", ".po"}
+    ]
+    assert {it.suffix for it in files} == {".html", ".js", ".css", ".svg", ".po"}
+    assert {str(it.relative_to(CONSOLE.parents[1])) for it in files} <= packed
