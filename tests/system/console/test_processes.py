@@ -9,11 +9,12 @@ from progressor import errors
 from progressor.console.pages.processes.process import IDLE_MIN, rows_of
 from progressor.sdk import Constraints
 from progressor.sdk.values.processes import ProcessStatus, TaskStatus, TaskTrace, TaskType
+from progressor.v1.messages_pb2 import MESSAGE_KIND_CALL, MESSAGE_KIND_NOTIFY, Message
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.console.guarded import HIDDEN, READABLE, Guarded
 from tests.support.console.html import Element
 from tests.support.console.visitor import Answer, Visitor
-from tests.support.engine.replica import Env, answering, broken, refusal
+from tests.support.engine.replica import Env, answering, broken, refusal, response
 from tests.support.processor.scripted import Hang
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -234,6 +235,32 @@ async def _holding(env: Env, process_id: str, constraints: Constraints) -> tuple
     receipt = await env.client.call(process_id, constraints=constraints, accept_only=True)
     await env.asked(process_id, 2)
     return hang, receipt.task_id
+
+
+async def test_messages_and_replies_lead_to_the_processes_at_their_other_ends(
+    env: Env, visitor: Visitor
+) -> None:
+    hang = Hang(response=response(response=b'"42"'))
+    await env.running("asked", hang, answering())
+    messages = [
+        Message(kind=MESSAGE_KIND_CALL, process_id="asked", reply="price"),
+        Message(kind=MESSAGE_KIND_NOTIFY, process_id="nobody"),
+    ]
+    await env.running("asks", answering(messages=messages), answering())
+    await env.client.call("asks")
+    await env.asked("asked", 2)
+    asks, asked = await visitor.get(path(env, "asks")), await visitor.get(path(env, "asked"))
+    section = why(asks)
+    assert "It waits for a reply price of asked: the call that its task" in section.text
+    assert [it.all("a")[0].text for it in section.one("ol", class_="chain").all("li")] == ["asked"]
+    assert "asks has been waiting for the answer of its task" in why(asked).text
+    assert "Sent by task" in asked.region.one("table", class_="timeline").text
+    refused = asks.region.one("table", class_="timeline").text
+    assert "The notification to nobody was refused: PROCESS_NOT_FOUND" in refused
+    hang.released.set()
+    await env.settled("asks", 3)
+    replied = (await visitor.get(path(env, "asks"))).region.one("table", class_="timeline").text
+    assert 'The reply price of asked."42"' in replied
 
 
 # --- What it is and has done

@@ -9,7 +9,8 @@ from progressor.console.visits.visit import Ask
 from progressor.domain.processes.event import NO_HISTORY, HistoryRange
 
 _KINDS = ("state", "result", "event", "args", "response")
-_PAGE_SIZE = 1000
+_PAGE_SIZE = 100
+_PAGES_MAX = 10
 _ID_DIGITS_MAX = 18
 
 
@@ -51,15 +52,20 @@ async def _get(ask: Ask, history: HistoryRange) -> Any:  # noqa: ANN401  # a sna
 
 
 async def _task(ask: Ask, task_id: int) -> Any:  # noqa: ANN401  # a trace of bytes
-    """Return a task of the page that a link is on."""
-    trace = await ask.client.trace(
-        ask.one("process"),
-        namespace=ask.one("namespace"),
-        page_size=_PAGE_SIZE,
-        page_token=ask.one("tasks"),
-        newest_first=True,
-    )
-    found = next((it for it in trace.tasks if it.task_id == task_id), None)
-    if found is None:
-        raise errors.TaskNotFoundError(ask.one("process"), task_id)
-    return found
+    """Return a task of the page that a link is on, or a little further, since new ones come."""
+    token = ask.one("tasks")
+    for _ in range(_PAGES_MAX):
+        trace = await ask.client.trace(
+            ask.one("process"),
+            namespace=ask.one("namespace"),
+            page_size=_PAGE_SIZE,
+            page_token=token,
+            newest_first=True,
+        )
+        for task in trace.tasks:
+            if task.task_id == task_id:
+                return task
+        token = trace.next_page_token
+        if not token:
+            break
+    raise errors.TaskNotFoundError(ask.one("process"), task_id)
