@@ -48,12 +48,19 @@ class Replica:
 
 
 class Sharing(RuleBasedStateMachine):
-    @initialize(rate=st.sampled_from([1, 7, 100, 1000]), count=st.integers(1, 4))
-    def begin(self, rate: int, count: int) -> None:
+    @initialize(
+        rate=st.sampled_from([1, 7, 100, 1000]),
+        count=st.integers(1, 4),
+        seconds_each=st.sampled_from([0, 0, 2, 5]),
+    )
+    def begin(self, rate: int, count: int, seconds_each: int = 0) -> None:
+        """Begin with starts; or with requests whose bytes take seconds of the whole rate each."""
         self.time = Time()
         self.rate = rate
-        self.namespace = make_namespace(quotas=Quotas(starts_per_second=rate))
-        self.request = make_request(task_type=TaskType.INIT)
+        self.cost = rate * seconds_each or 1
+        quotas = Quotas(bytes_per_second=rate) if seconds_each else Quotas(starts_per_second=rate)
+        self.namespace = make_namespace(quotas=quotas)
+        self.request = make_request(task_type=TaskType.INIT, args=bytes(self.cost))
         self.replicas: list[Replica] = []
         self.accepted: list[float] = []
         self.hints: list[float] = []
@@ -108,8 +115,8 @@ class Sharing(RuleBasedStateMachine):
 
     def send(self, replica: Replica) -> None:
         replica.unsent += replica.demand * STEP
-        while replica.unsent >= 1:
-            replica.unsent -= 1
+        while replica.unsent >= self.cost:
+            replica.unsent -= self.cost
             if self.is_taken(replica):
                 self.accepted.append(self.time.now_seconds)
 
@@ -125,9 +132,10 @@ class Sharing(RuleBasedStateMachine):
         self.hints.clear()
         now = self.time.now_seconds
         count = sum(it > now - WINDOW for it in self.accepted)
-        # A bucket holds one request at least.
+        # A bucket lets its last request in whole.
         joined = sum(it > now - WINDOW - 1 for it in self.joined)
-        assert count <= OVER * self.rate * WINDOW + len(self.replicas) + joined
+        last = (len(self.replicas) + joined) * self.cost
+        assert count * self.cost <= OVER * self.rate * WINDOW + last
 
     def teardown(self) -> None:
         if not getattr(self, "replicas", None):
