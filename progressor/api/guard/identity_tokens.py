@@ -28,6 +28,7 @@ _WEIGHT_MAX = 500_000
 """Of the remembered tokens, about 80 bytes each: 10,000 tokens, fewer if they have many groups."""
 
 _TOKEN_WEIGHT = 50
+_CREDENTIAL_MAX = 256
 
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 """Issuers sign other tokens with the same key, such as logout tokens; their types differ."""
@@ -237,7 +238,9 @@ def _principal_of(claims: Mapping[str, Any], issuer: KnownIssuer, digest: bytes)
 def _credential_of(claims: Mapping[str, Any], digest: bytes) -> str:
     """Return the id that the issuer gave a token, by which its log has it; else its hash."""
     given = claims.get("jti")
-    return given if isinstance(given, str) and given else digest.hex()
+    if isinstance(given, str) and 0 < len(given) <= _CREDENTIAL_MAX:
+        return given
+    return digest.hex()
 
 
 def _is_name(value: object, full: str) -> bool:

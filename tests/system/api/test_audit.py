@@ -385,7 +385,7 @@ async def test_an_entry_names_the_certificate_or_the_identity_token(
              "server.tls_client_ca": str(pki.ca)}  # fmt: skip
     with running_issuer() as issuer:
         file.write_text(_ISSUER.format(url=issuer.url, audience=AUDIENCE))
-        named, nameless = issuer.token(jti="id-7"), issuer.token()
+        named, nameless = issuer.token(jti="id-7"), issuer.token(jti="7" * 10_000)
         tls = Tls(ca=pki.ca, certificate=shop.certificate, key=shop.key)
         async with running_replica(database, flags, file=file) as replica:
             for number, token in enumerate((None, named, nameless)):
