@@ -16,7 +16,7 @@ from progressor.domain.views.graph_layout import depths, stem
 from progressor.sdk.values.jobs import JobState, Node, NodeState
 
 _PAGE_SIZE = 50
-NODES_SHOWN = 100
+NODES_SHOWN = 50
 
 STATES = tuple(JobState)[1:]
 

@@ -27,12 +27,11 @@ BOXES_MAX = 149
 LINES_MAX = 500
 """Lines from layer to layer, so that a page stays light."""
 
-_BOX_WIDTH, _BOX_HEIGHT = 200, 28
-_COLUMN, _ROW = 260, 18
+_BOX_WIDTH, _BOX_HEIGHT = 260, 28
+_COLUMN, _ROW = 320, 18
 _MARGIN = 4
-_NAME_LENGTH = 22
-_GROUP_NAME_LENGTH = 14
-"""The number of nodes stands behind it."""
+_NAME_LENGTH = 20
+"""The word of the state, or the number of nodes, stands behind it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +124,12 @@ def _box(group: Group, nodes: Mapping[str, Node[Any]], x: int, y: int) -> Box:
     states = Counter(NodeState(it.state) for it in group.members)
     node = nodes[group.members[0].name] if len(group.members) == 1 else None
     counts = in_order(states)
-    length = _NAME_LENGTH if node is not None else _GROUP_NAME_LENGTH
     name = group.name
     return Box(
         x=x,
         y=y,
         name=name,
-        label=name if len(name) <= length else f"{name[: length - 1]}…",
+        label=name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…",
         layer=group.layer,
         state=next((it for it in _URGENCY if states[it]), NodeState.UNSPECIFIED),
         counts=counts,

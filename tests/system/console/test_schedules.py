@@ -105,6 +105,16 @@ async def test_a_run_that_was_triggered_links_to_what_it_started(
     assert run.process_id in (await visitor.follow(link)).region.one("h1").text
 
 
+async def test_an_unknown_overlap_policy_is_refused(
+    env: Env, visitor: Visitor, nightly: str
+) -> None:
+    form = (await visitor.get(nightly, {"do": "trigger"})).page.form(do="trigger")
+    refused = await visitor.submit(form, overlap_policy="odd")
+    alert = refused.page.one(class_="action").one(role="alert").text
+    assert (refused.status, "overlap_policy" in alert) == (400, True)
+    assert not (await env.client.schedules.get("nightly")).last_runs
+
+
 async def test_a_run_of_a_job_links_to_the_job(env: Env, visitor: Visitor, nightly: str) -> None:
     graph = Graph()
     graph.node("only")
