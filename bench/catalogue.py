@@ -10,6 +10,7 @@ from bench.measurement import Measurement, Pace
 from bench.questions import (
     bulk,
     call,
+    console,
     fan_in,
     fan_out,
     gates,
@@ -63,7 +64,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
         open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules, messages, operate, bulk, pause, secured, neighbours,
+        schedules, messages, operate, bulk, pause, secured, neighbours, console,
     )
 )  # fmt: skip
 
