@@ -1,5 +1,6 @@
 """The jobs of a namespace, and one job: its graph, and a table of its nodes."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +13,11 @@ from progressor.console.rendering.looks import in_order
 from progressor.console.visits.visit import Ask
 from progressor.console.words.words import mark
 from progressor.domain.jobs.roles import NodeCounts
-from progressor.domain.views.graph_layout import depths, stem
-from progressor.sdk.values.jobs import JobState, Node, NodeState
+from progressor.domain.views.graph_layout import Vertex, depths, stem
+from progressor.sdk.codec.codecs import Typed
+from progressor.sdk.transport.exchange import Exchange
+from progressor.sdk.values.jobs import JobState, Node, NodeState, read_job, read_node
+from progressor.v1 import job_service_pb2 as pb
 
 _PAGE_SIZE = 50
 NODES_SHOWN = 50
@@ -40,17 +44,42 @@ async def _load_list(ask: Ask) -> Mapping[str, Any]:
 
 
 async def _load_job(ask: Ask) -> Mapping[str, Any]:
-    wanted = _node_filter(ask)
-    after = _after(ask)
-    view = await ask.client.jobs.get(ask.name, payloads=False, namespace=ask.place["namespace"])
-    found = [*_matching(view.nodes, **wanted)]
+    wanted, after = _node_filter(ask), _after(ask)
+    request = pb.GetJobRequest(
+        namespace=ask.place["namespace"], job_id=ask.name, without_payloads=True
+    )
+    # Read here, and not by `Jobs.get`: of a large job, most nodes are neither drawn nor listed.
+    asking = Exchange(request, _as_it_is, None, repeatable=True)
+    message = await ask.client.jobs.connection.send(asking)
+    # In a thread, so that other visitors do not wait for a job of 50,000 nodes.
+    return await asyncio.to_thread(_facts_of, message, Typed(ask.client.jobs.codec), wanted, after)
+
+
+def _as_it_is(message: pb.GetJobResponse) -> pb.GetJobResponse:
+    return message
+
+
+def _facts_of(
+    message: pb.GetJobResponse, context: Typed, wanted: Mapping[str, Any], after: int
+) -> Mapping[str, Any]:
+    def node_at(place: int) -> Node[Any]:
+        return read_node(message.nodes[place], context=context)
+
+    states = tuple(NodeState)
+    vertices = [
+        Vertex(it.name, states[it.state if it.state < len(states) else 0], tuple(it.predecessors))
+        for it in message.nodes
+    ]
+    places = {it.name: place for place, it in enumerate(vertices)}
+    job = read_job(message.job)
+    found = [*_matching(vertices, **wanted)]
     following = [place for place in found if place > after]
     shown = following[:NODES_SHOWN]
     return {
-        "job": view.job,
-        "counts": counts_of(view.job.counts),
-        "drawing": drawing_of(view.nodes),
-        "nodes": [(place, view.nodes[place]) for place in shown],
+        "job": job,
+        "counts": counts_of(job.counts),
+        "drawing": drawing_of(vertices, lambda name: node_at(places[name])),
+        "nodes": [(place, node_at(place)) for place in shown],
         "match_count": len(found),
         "following": shown[-1] if len(following) > len(shown) else None,
         "is_first": after < 0,
@@ -98,22 +127,22 @@ def _whole(ask: Ask, name: str) -> int | None:
 
 
 def _matching(
-    nodes: Sequence[Node[Any]], *, state: NodeState | None, name: str | None, layer: int | None
+    nodes: Sequence[Vertex], *, state: NodeState | None, name: str | None, layer: int | None
 ) -> list[int]:
     """Return the numbers of the nodes that match; `name` with # also matches any digits there."""
     layers: Sequence[int | None] = [None] * len(nodes) if layer is None else _layers(nodes)
     return [
         place
         for place, it in enumerate(nodes)
-        if (state is None or it.state is state)
+        if (state is None or it.state == state)
         and (name is None or name in {it.name, stem(it.name)})
         and layers[place] == layer
     ]
 
 
-def _layers(nodes: Sequence[Node[Any]]) -> list[int]:
+def _layers(nodes: Sequence[Vertex]) -> list[int]:
     number = {it.name: place for place, it in enumerate(nodes)}
-    return depths([[number[name] for name in it.after] for it in nodes])
+    return depths([[number[name] for name in it.predecessors] for it in nodes])
 
 
 LIST = Page(

@@ -6,7 +6,7 @@ drawn, and the table beside it has to do.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from progressor.console.rendering.looks import in_order
@@ -64,7 +64,7 @@ class Drawing:
     box_height: int
     boxes: tuple[Box, ...]
     lines: str
-    is_folded: bool
+    is_folded: bool = False
 
 
 _URGENCY = (
@@ -78,23 +78,28 @@ _URGENCY = (
 )
 
 
-def drawing_of(nodes: Sequence[Node[Any]]) -> Drawing | None:
-    """Return the drawing of a graph; None if it has too many parts."""
-    vertices = [Vertex(it.name, it.state, it.after) for it in nodes]
+def drawing_of(vertices: Sequence[Vertex], node_of: Callable[[str], Node[Any]]) -> Drawing | None:
+    """Return the drawing of a graph; None if it has too many parts.
+
+    Args:
+        vertices: Its nodes; without cycles.
+        node_of: Returns a node by its name, for those that are drawn one by one.
+    """
     folding = folded(vertices, groups_max=BOXES_MAX, lines_max=LINES_MAX)
     if len(folding.groups) > BOXES_MAX:
         return None
     items, layers = layered(folding.predecessors)
     if sum(len(it.targets) for it in items) > LINES_MAX:
         return None
-    return _drawn(folding, items, layers, {it.name: it for it in nodes})
+    drawn = _drawn(folding, items, layers, node_of)
+    return dataclasses.replace(drawn, is_folded=len(folding.groups) < len(vertices))
 
 
 def _drawn(
     folding: Folding,
     items: Sequence[Item],
     layers: Sequence[Sequence[int]],
-    nodes: Mapping[str, Node[Any]],
+    node_of: Callable[[str], Node[Any]],
 ) -> Drawing:
     rows: dict[int, int] = {}
     for layer in layers:
@@ -105,7 +110,7 @@ def _drawn(
         for it in layer
     }
     boxes = [
-        _box(folding.groups[item.node], nodes, *places[number])
+        _box(folding.groups[item.node], node_of, *places[number])
         for number, item in enumerate(items)
         if item.node is not None
     ]
@@ -116,13 +121,12 @@ def _drawn(
         box_height=_BOX_HEIGHT,
         boxes=tuple(boxes),
         lines="".join(_lines(items[it], places[it], places) for it in places),
-        is_folded=len(folding.groups) < len(nodes),
     )
 
 
-def _box(group: Group, nodes: Mapping[str, Node[Any]], x: int, y: int) -> Box:
+def _box(group: Group, node_of: Callable[[str], Node[Any]], x: int, y: int) -> Box:
     states = Counter(NodeState(it.state) for it in group.members)
-    node = nodes[group.members[0].name] if len(group.members) == 1 else None
+    node = node_of(group.members[0].name) if len(group.members) == 1 else None
     counts = in_order(states)
     name = group.name
     return Box(
