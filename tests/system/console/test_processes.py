@@ -8,7 +8,7 @@ import pytest
 from progressor import errors
 from progressor.console.pages.processes.process import IDLE_MIN, rows_of
 from progressor.sdk import Constraints
-from progressor.sdk.values.processes import ProcessStatus, TaskStatus, TaskTrace, TaskType
+from progressor.sdk.values.processes import NewTimer, ProcessStatus, TaskStatus, TaskTrace, TaskType
 from progressor.v1.messages_pb2 import MESSAGE_KIND_CALL, MESSAGE_KIND_NOTIFY, Message
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.console.guarded import HIDDEN, READABLE, Guarded
@@ -261,6 +261,25 @@ async def test_messages_and_replies_lead_to_the_processes_at_their_other_ends(
     await env.settled("asks", 3)
     replied = (await visitor.get(path(env, "asks"))).region.one("table", class_="timeline").text
     assert 'The reply price of asked."42"' in replied
+
+
+async def test_stored_texts_are_never_markup(env: Env, visitor: Visitor) -> None:
+    evil = "<script>alert('x')</script>"
+    gated = Constraints(gates={evil: 1}, order=(evil, "1.2"))
+    hang, _ = await _holding(env, evil, gated)
+    env.processor.on_process(f"{evil}2", answering(evil.encode(), aux_state=evil.encode()))
+    await env.client.start(f"{evil}2", evil.encode(), metadata={evil: evil})
+    await env.client.call(f"{evil}2", constraints=gated, accept_only=True)
+    env.processor.on_process("broken", broken(evil))
+    await refusal(env.client.start("broken"))
+    await env.client.put("named", timers={evil: NewTimer(after=3600)})
+    listed = await visitor.get("/processes", {"namespace": env.namespace, "id_prefix": "<script>"})
+    pages = [await visitor.follow(listed.region.link(it[0])) for it in listed.region.rows()]
+    pages += [await visitor.get(path(env, it)) for it in ("broken", "named")]
+    pages += [listed, await visitor.get("/failures", {"namespace": env.namespace})]
+    assert [len(it.region.all("script")) for it in pages] == [0] * 6
+    assert all(evil in it.region.text for it in pages[:5])
+    hang.released.set()
 
 
 # --- What it is and has done
