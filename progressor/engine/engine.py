@@ -314,7 +314,7 @@ class Engine:
                 self._read_only.set()
             case Report.LOST:
                 wiring.slots.suspended = wiring.leases.lost = True
-                wiring.leases.let_go(Ending.ABANDONED)
+                wiring.let_go()
             case _:
                 assert_never(report)
 

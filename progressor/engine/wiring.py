@@ -21,7 +21,7 @@ from progressor.processor.step_calls import StepCalls
 from progressor.runtime.bulks import BulkControl
 from progressor.runtime.claims import Backlog, Claimer, DueScan, Timers
 from progressor.runtime.core.context import JITTER, Context
-from progressor.runtime.core.leases import Leases
+from progressor.runtime.core.leases import Ending, Leases
 from progressor.runtime.core.measures import MILLISECONDS
 from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
@@ -321,6 +321,11 @@ class Wiring:
         self.namespaces.pauses.heartbeat(heard.paused)
         self.access.heartbeat(heard.access_revision)
         self._rates.share(heard.rates, self.namespaces.find)
+
+    def let_go(self) -> None:
+        """Leave to the others what they take over from a replica without heartbeats."""
+        self.leases.let_go(Ending.ABANDONED)
+        self._rates.let_go(self.namespaces.find)
 
     def look(self) -> None:
         """See which processors are connected again; the next load reports it."""

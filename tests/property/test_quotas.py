@@ -1,6 +1,6 @@
 """Rates shared by replicas: never much over the quota, and never starving anybody.
 
-Replicas come, go, and are late with their heartbeats, up to the lease timeout; demand moves between
+Replicas come, go, and are late with their heartbeats, or cease to send any; demand moves between
 them; clocks jump ahead.
 """
 
@@ -24,6 +24,9 @@ from tests.support.builders import make_namespace, make_request
 STEP = 0.25
 BEAT_SECONDS = 1.0
 LEASE_SECONDS = 5.0
+KEPT_SECONDS = 0.9 * LEASE_SECONDS
+"""After how long without a heartbeat a replica lets go of what it has."""
+
 WINDOW = 10.0
 OVER = 1.25
 """How much over its rate a namespace may get within WINDOW, whatever the replicas do."""
@@ -89,6 +92,11 @@ class Sharing(RuleBasedStateMachine):
         late = self.replicas[index % len(self.replicas)]
         late.next_beat = max(late.next_beat, late.beaten_at + seconds)
 
+    @rule(index=st.integers(0, 4))
+    def fall_silent(self, index: int) -> None:
+        silent = self.replicas[index % len(self.replicas)]
+        silent.next_beat = self.time.now_seconds + 4 * LEASE_SECONDS
+
     @rule(seconds=st.sampled_from([1.0, 3.0, 12.0]))
     def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds / STEP)):
@@ -96,6 +104,8 @@ class Sharing(RuleBasedStateMachine):
             for replica in self.replicas:
                 if replica.next_beat <= self.time.now_seconds:
                     self.beat(replica)
+                if self.time.now_seconds - replica.beaten_at >= KEPT_SECONDS:
+                    replica.rates.let_go(lambda _: self.namespace)
                 self.send(replica)
         self.check()
 
@@ -188,3 +198,18 @@ def test_two_busy_replicas_get_equal_parts_and_an_idle_one_nothing_of_them() -> 
 
     shares = [it.rates.told["orders"][Quota.STARTS_PER_SECOND][1] for it in machine.replicas]
     assert shares[0] == shares[1] > 10 * shares[2]
+
+
+def test_a_replica_without_heartbeats_leaves_its_share_to_the_others() -> None:
+    machine = Sharing()
+    machine.begin(rate=100, count=2)
+    for replica in machine.replicas:
+        replica.demand = 500.0
+    machine.pass_time(12.0)
+
+    machine.fall_silent(0)
+    machine.pass_time(2 * LEASE_SECONDS)
+    before = len(machine.accepted)
+    machine.pass_time(10.0)
+
+    assert 0.9 * 1000 <= len(machine.accepted) - before <= 1.1 * 1000

@@ -16,7 +16,7 @@ from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import TaskType
 from progressor.domain.quotas.quotas import Quota
-from progressor.domain.quotas.rates import BURST_SECONDS, Bucket, Told, next_share
+from progressor.domain.quotas.rates import BURST_SECONDS, FLOOR, Bucket, Told, next_share
 from progressor.runtime.core.context import Context
 from progressor.telemetry.instruments import Labels
 
@@ -160,6 +160,17 @@ class Rates:
                 # A new one will be full too; what a large request still owes must not be lost.
                 self._forget(name, quota)
         self.told, self._used = told, used
+
+    def let_go(self, find: Callable[[str], Namespace | None]) -> None:
+        """Keep the floor of each share: without heartbeats of this one, others take the rest."""
+        now = self._clock.monotonic()
+        for name, buckets in self._buckets.items():
+            namespace = find(name)
+            if namespace is None:
+                continue
+            for quota, bucket in buckets.items():
+                floor = FLOOR * namespace.quotas.limit(quota) / (1 + self._others_count)
+                bucket.resize(min(bucket.share, floor), now)
 
     def used(self) -> Sequence[tuple[Labels, float]]:
         """Return the use of each rate as a share of the quota; from any thread."""
