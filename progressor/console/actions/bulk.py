@@ -1,5 +1,6 @@
 """Actions on many processes at once."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -73,10 +74,12 @@ def _fields(kind: BulkKind) -> Iterator[Field]:
     yield Field(name="operation_id", label="", kind="key")
 
 
-async def _start(entered: Entered) -> Done:
+async def _start(kind: BulkKind, entered: Entered) -> Done:
     ask = entered.ask
+    if kind_of(ask) is not kind:
+        raise invalid("kind", f"must be {kind.value}, as the form, got {kind_of(ask).value}")
     operation = await ask.client.bulk.start(
-        kind_of(ask),
+        kind,
         args_of(entered),
         operation_id=entered.text("operation_id"),
         reason=entered.text("reason"),
@@ -123,7 +126,7 @@ STARTS = tuple(
         warning=mark("This acts on every process that matches. What it has done is not undone."),
         right=Right.OPERATE,
         fields=tuple(_fields(kind)),
-        run=_start,
+        run=functools.partial(_start, kind),
         command=_command,
         fits=_is(kind),
         confirmed=confirmation_of,

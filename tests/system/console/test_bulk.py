@@ -133,6 +133,15 @@ async def test_what_does_not_exist_is_named(
     assert (answer.status, named in answer.region.one(role="alert").text) == (status, True)
 
 
+async def test_a_form_does_what_it_is_titled_or_nothing(env: Env, visitor: Visitor) -> None:
+    await env.broken("p")
+    query = {"namespace": env.namespace, "id_prefix": "p", "kind": "remove", "do": "retry"}
+    form = (await visitor.get("/bulk/new", query)).page.form(do="retry")
+    refused = await visitor.send(form, confirmation="remove", reason="x")
+    assert (refused.status, "kind" in alert(refused)) == (400, True)
+    assert (await env.client.get("p")).process.status is ProcessStatus.ERROR
+
+
 async def test_a_wrong_form_token_starts_nothing(env: Env, visitor: Visitor) -> None:
     await env.broken("p")
     query = {"namespace": env.namespace, "id_prefix": "p", "kind": "retry", "do": "retry"}
