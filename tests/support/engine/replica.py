@@ -244,9 +244,17 @@ async def open_env(
         yield Env(replica=replica, processor=processor, client=client, session=session)
         with contextlib.suppress(errors.NamespaceNotFoundError):
             async for process in client.list(page_size=1000):
-                with contextlib.suppress(errors.ProcessNotFoundError):
-                    await client.remove(process.process_id)
+                await _remove(client, process.process_id)
             await client.namespaces.delete(name)
+
+
+async def _remove(client: Client, process_id: str) -> None:
+    """Remove a process, though a test may have left connections that are cut."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with contextlib.suppress(errors.ProcessNotFoundError):
+            while True:
+                with contextlib.suppress(errors.StorageUnavailableError):
+                    return await client.remove(process_id)
 
 
 def answering(*events: bytes, **fields: Any) -> Answer:
