@@ -31,7 +31,7 @@ async def test_a_namespace_shows_its_processor_quotas_and_configuration(
     page = (await visitor.follow(listed.page.link(env.namespace))).region
     rows = {it[0]: it[1:] for it in page.rows()}
     assert page.one("h1").text == env.namespace
-    for text in ("Its processes", "Its jobs", "Its schedules", "Its gates"):
+    for text in ("Its processes", "Jobs", "Schedules", "Gates"):
         assert (await visitor.follow(page.link(text))).status == 200, text
     assert env.processor.target in page.text
     assert rows["step_timeout"] == ["1 min 30 s"]
