@@ -38,7 +38,7 @@ async def pages(replica: Replica) -> AsyncIterator[Mapping[str, str]]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     try:
-        chromium = browsers.find()
+        chromium, _ = browsers.find(), browsers.axe()
     except browsers.NoBrowserError as error:
         if browsers.REQUIRED:
             raise
