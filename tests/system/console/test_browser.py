@@ -8,8 +8,10 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from progressor.console.pages.pages import PAGES
+from progressor.domain.access.rights import Role
 from tests.support.console.browser import axe
 from tests.support.console.console import Console
+from tests.support.console.guarded import READABLE, Guarded
 from tests.support.engine.replica import Env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -90,6 +92,22 @@ async def test_a_page_follows_by_polling_where_streams_are_cut(
     await expect(window.locator("h1 .status")).to_have_text("running")
     await env.client.terminate("polled", reason="enough")
     await expect(window.locator("h1 .status")).to_have_text("finished")
+    await context.close()
+
+
+async def test_a_page_leads_to_the_login_once_its_token_is_revoked(
+    guarded: Guarded, browser: Browser
+) -> None:
+    token, text = await guarded.admin.access.create_token("leaving")
+    await guarded.admin.access.add_binding("token:leaving", Role.READER, READABLE)
+    context = await browser.new_context(base_url=guarded.console.address, locale="en")
+    window = await context.new_page()
+    await _open(window, f"/processes?namespace={READABLE}")
+    await window.get_by_label("Token").fill(text)
+    await window.get_by_role("button", name="Log in").click()
+    await expect(window.locator("#live-state")).to_have_text("live")
+    await guarded.admin.access.revoke_token(token.token_id)
+    await expect(window.get_by_label("Token")).to_be_visible(timeout=30_000)
     await context.close()
 
 
