@@ -39,6 +39,8 @@ BROAD_CATCHERS = {
     "telemetry/traces/span_queue.py": "a bug of the exporter costs one batch",
 }
 TASKS_WITHOUT_GROUP = {
+    "console/live.py": "the last watcher of a page ends its task, and a bug in one ends no other",
+    "console/serving.py": "the context waits for it; a group would wrap what its body raises",
     "sdk/processor/requests.py": "a group would wrap what the user's block raises",
     "sdk/transport/session.py": "a client has no task group; `close` ends its tasks",
 }

@@ -1,6 +1,5 @@
 """One process: why it waits, what it is, what it has done."""
 
-import asyncio
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,15 +33,13 @@ class Row(NamedTuple):
 
 async def _load(ask: Ask) -> Mapping[str, Any]:
     namespace, wanted = ask.place["namespace"], _range_of(ask)
-    snapshot, trace = await asyncio.gather(
-        ask.client.get(ask.name, namespace=namespace, history=wanted),
-        ask.client.trace(
-            ask.name,
-            namespace=namespace,
-            page_size=TASKS_SHOWN,
-            page_token=ask.one("tasks"),
-            newest_first=True,
-        ),
+    snapshot = await ask.client.get(ask.name, namespace=namespace, history=wanted)
+    trace = await ask.client.trace(
+        ask.name,
+        namespace=namespace,
+        page_size=TASKS_SHOWN,
+        page_token=ask.one("tasks"),
+        newest_first=True,
     )
     events = sorted(snapshot.history, key=lambda it: -it.event_id)
     return {
