@@ -17,6 +17,8 @@ KNOWN_SECONDS = 5.0
 """For how long an identity is not asked for again."""
 
 TIMEOUT_SECONDS = 10.0
+IDENTITY_TIMEOUT_SECONDS = 2.0
+"""Short, because what is known of an identity serves while the engine is away."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,7 +55,9 @@ class Clients:
         known, now = await self._of(token), self._clock.monotonic()
         if known.identity is None or now - known.asked_at > KNOWN_SECONDS:
             try:
-                known.identity = await known.client.access.who_am_i()
+                known.identity = await known.client.access.who_am_i(
+                    timeout=IDENTITY_TIMEOUT_SECONDS
+                )
             except access_errors.UnauthenticatedError:
                 await self.forget(token)
                 raise
