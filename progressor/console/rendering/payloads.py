@@ -1,15 +1,17 @@
 """Payloads for people: exact JSON, text or hex, cut where they are long."""
 
 import base64
-import functools
 import json
 
 import msgspec
 
+from progressor.sdk.codec.codecs import DecryptionError
 from progressor.sdk.codec.envelope import is_encrypted, opened
 from progressor.telemetry.logs.printable import printable
 
 PAYLOAD_BYTES_SHOWN = 20_000
+_INDENTED_MAX = 10
+"""How much longer a payload may become by indents; it is shown as it is otherwise."""
 
 
 def payload_text(payload: object, bytes_max: int = PAYLOAD_BYTES_SHOWN) -> str:
@@ -28,9 +30,8 @@ def is_cut(payload: object, bytes_max: int = PAYLOAD_BYTES_SHOWN) -> bool:
 
 
 def _bytes_text(data: bytes, bytes_max: int) -> str:
-    if is_encrypted(data):
-        with_key = _key_of(data)
-        return f"🔒 {with_key} ({len(data):,})"
+    if is_encrypted(data) and (key_id := _key_of(data)):
+        return f"🔒 {key_id} ({len(data):,})"
     shown = data[:bytes_max]
     cut = "" if len(shown) == len(data) else "\n…"
     try:
@@ -45,11 +46,16 @@ def _bytes_text(data: bytes, bytes_max: int) -> str:
 def _indented(data: bytes, text: str) -> str:
     # Formatted, not parsed: numbers and keys stay exactly as they are.
     try:
-        return msgspec.json.format(data, indent=2).decode()
+        found = msgspec.json.format(data, indent=2).decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return text
+    # The indents of what is nested deeply are the square of its size.
+    return found if len(found) <= _INDENTED_MAX * len(text) else text
 
 
-@functools.lru_cache(maxsize=1000)
 def _key_of(data: bytes) -> str:
-    return opened(data).key_id
+    """Return the id of the key of an encrypted payload; "" if it only begins like one."""
+    try:
+        return opened(data).key_id
+    except DecryptionError:
+        return ""

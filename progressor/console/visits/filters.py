@@ -1,7 +1,7 @@
 """The filter of processes in the address of a page."""
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from progressor import errors
 from progressor.console.visits.visit import Ask, Query
 from progressor.sdk.client.filters import FilterOptions
-from progressor.sdk.codec.wire import WireEnum
+from progressor.sdk.codec.wire import WireEnum, object_to_wire
 from progressor.sdk.values.processes import ProcessStatus, WaitCause
 
 Member = TypeVar("Member", bound=WireEnum)
@@ -57,7 +57,7 @@ def filter_of(ask: Ask) -> FilterOptions:
     instants = {it: _instant(it, ask.one(it)) for it in _INSTANTS if ask.one(it)}
     found.update(instants)  # type: ignore[typeddict-item]  # as well
     if pairs := ask.query.get("metadata"):
-        found["metadata"] = dict(map(_pair, pairs))
+        found["metadata"] = _metadata(pairs)
     return found
 
 
@@ -94,6 +94,15 @@ def _instant(name: str, text: str) -> dt.datetime:
         example = "2026-01-31T12:00:00Z"
         raise _invalid(name, f"must be an instant such as {example}, got {text!r}") from error
     return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+
+
+def _metadata(pairs: Iterable[str]) -> dict[str, object]:
+    found = dict(map(_pair, pairs))
+    try:
+        object_to_wire(found)
+    except ValueError as error:
+        raise _invalid("metadata", str(error)) from error
+    return found
 
 
 def _pair(text: str) -> tuple[str, object]:
