@@ -37,6 +37,8 @@ COOKIE = "progressor_console"
 FORM_BYTES_MAX = 2_000_000
 _FIELDS_MAX = 100
 _QUERY_FIELDS_MAX = 100
+_LOOKS_KEPT_MAX = 20
+"""Texts of one version of a page: cookies can ask for thousands."""
 _THEMES = ("system", "light", "dark")
 _STATIC = Path(__file__).parent / "static"
 _YEAR_SECONDS = 365 * 86_400
@@ -256,8 +258,8 @@ class _Console:
 
     async def _watched(self, request: Request) -> tuple[Page, Ask]:
         """Return the page that a request is about, by its parameter `page`, and what it asks."""
-        here = _path_here(request.query_params.get("page", "/"))
-        address = urlsplit(here)
+        address = urlsplit(_path_here(request.query_params.get("page", "/")))
+        here = f"{address.path}?{address.query}" if address.query else address.path
         found = self._page_at(unquote(address.path))
         if found is None or not found[0].is_live:
             raise HTTPException(404, "no such page")
@@ -278,12 +280,22 @@ class _Console:
                 if version.facts is None:
                     yield _event("stale", {"why": str(version.error)})
                     continue
+                if not await self._is_still(session, ask):
+                    return
                 shown = self._rendered(request, page, ask, version, look)
                 if shown != sent:
                     sent = shown
                     yield _message(shown)
                 else:
                     yield _event("beat", {})
+
+    async def _is_still(self, session: Session | None, ask: Ask) -> bool:
+        """Return whether a visitor still is who they were; others may watch the same page."""
+        try:
+            token = None if session is None else session.token
+            return await self._clients.identity(token) == ask.identity
+        except errors.ProgressorError:
+            return False
 
     def _rendered(
         self, request: Request, page: Page, ask: Ask, version: Version, look: Look
@@ -292,7 +304,8 @@ class _Console:
         if known is None:
             facts = self._facts(request, page, ask, version.facts or {})
             known = self._templates.render(page.template, look.words, facts)
-            version.rendered[look] = known
+            if len(version.rendered) < _LOOKS_KEPT_MAX:
+                version.rendered[look] = known
         return known
 
     def _page_at(self, path: str) -> tuple[Page, Mapping[str, Any]] | None:
@@ -313,14 +326,16 @@ class _Console:
             if session is None or not self._is_own(request, session, form):
                 return RedirectResponse(self._links.to("/login"), status_code=303)
             try:
-                await self._clients.identity(token)
+                identity = await self._clients.check(token)
             except (errors.ProgressorError, ValueError) as caught:
                 error = _as_ours(caught)
             else:
-                self._sessions.end(session.session_id)
+                await self._end(session)
                 onward = self._links.to(_path_here(form.get("onward", "/")))
                 response: Response = RedirectResponse(onward, status_code=303)
-                self._remember(request, response, self._sessions.open(token))
+                # An engine without access control needs none.
+                opened = self._sessions.open(token if identity.is_access_controlled else None)
+                self._keep(request, response, opened)
                 return response
         session = self._session(request) or self._sessions.open()
         facts = {
@@ -341,8 +356,14 @@ class _Console:
         session = self._session(request)
         form = await _form_of(request)
         if session is not None and self._is_own(request, session, form):
-            self._sessions.end(session.session_id)
+            await self._end(session)
         return RedirectResponse(self._links.to("/login"), status_code=303)
+
+    async def _end(self, session: Session) -> None:
+        """Forget a session, and its token if nobody else is logged in with that."""
+        self._sessions.end(session.session_id)
+        if session.token is not None and not self._sessions.has(session.token):
+            await self._clients.forget(session.token)
 
     async def preferences(self, request: Request) -> Response:
         """Keep the language, the time zone and the theme in cookies, which hold nothing secret."""
@@ -380,6 +401,15 @@ class _Console:
         return self._sessions.find(request.cookies.get(COOKIE, ""))
 
     def _remember(self, request: Request, response: Response, session: Session) -> None:
+        """Have the browser keep the session of a page.
+
+        Not by the answer to a form: browsers send none of our cookies with one that comes from
+        another site, which then would replace the session of a visitor.
+        """
+        if request.method != "POST":
+            self._keep(request, response, session)
+
+    def _keep(self, request: Request, response: Response, session: Session) -> None:
         seconds = int(LIFETIME_MAX.total_seconds())
         self._set_cookie(request, response, COOKIE, session.session_id, seconds)
 
@@ -457,7 +487,8 @@ def _query_of(text: str) -> Query:
 def _key(page: Page, ask: Ask) -> Hashable:
     """Return what is equal for watchers who see the same."""
     query = tuple(sorted((name, values) for name, values in ask.query.items() if name != "do"))
-    return (page.path, ask.identity, tuple(sorted(ask.place.items())), query)
+    # By their client as well: another token of the same identity may end before theirs.
+    return (page.path, ask.client, ask.identity, tuple(sorted(ask.place.items())), query)
 
 
 async def _form_of(request: Request) -> dict[str, str]:

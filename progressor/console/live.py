@@ -108,17 +108,24 @@ class Live:
         Raises:
             RuntimeError: `load` has failed by a bug, which is logged.
         """
-        kept = self._kept.get(key)
-        if kept is not None and self._clock.monotonic() - kept.loaded_at < KEPT_SECONDS:
-            return kept
+        self._forget_old()
+        if key in self._kept:
+            return self._kept[key]
         async with contextlib.aclosing(self.watch(key, load)) as versions:
             async for version in versions:
                 self._kept[key] = version
                 self._kept.move_to_end(key)
-                if len(self._kept) > _KEPT_MAX:
-                    self._kept.popitem(last=False)
+                self._forget_old()
                 return version
         raise RuntimeError("the page cannot be loaded")
+
+    def _forget_old(self) -> None:
+        """Forget what was read for too long a time, or of too many pages."""
+        oldest = self._clock.monotonic() - KEPT_SECONDS
+        while self._kept:
+            if len(self._kept) <= _KEPT_MAX and next(iter(self._kept.values())).loaded_at > oldest:
+                break
+            self._kept.popitem(last=False)
 
     def _opened(self, key: Hashable, load: Load) -> tuple[_Page, asyncio.Task[None]]:
         page = _Page()

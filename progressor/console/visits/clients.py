@@ -19,6 +19,8 @@ KNOWN_SECONDS = 5.0
 TIMEOUT_SECONDS = 10.0
 IDENTITY_TIMEOUT_SECONDS = 2.0
 """Short, because what is known of an identity serves while the engine is away."""
+IDLE_SECONDS = 600.0
+"""For how long a connection is kept that nobody uses; an open page uses its own."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -26,6 +28,7 @@ class _Known:
     client: Client
     identity: Identity | None = None
     asked_at: float = 0.0
+    used_at: float = 0.0
 
 
 class Clients:
@@ -42,6 +45,28 @@ class Clients:
             ValueError: The token would be sent in the clear.
         """
         return (await self._of(token)).client
+
+    async def check(self, token: str) -> Identity:
+        """Return who the engine takes the bearer of a new token for.
+
+        Only then is a connection kept: tokens of nobody, however many, close no visitor's.
+
+        Raises:
+            ValueError: The token would be sent in the clear.
+            UnauthenticatedError: For nobody.
+            ProgressorError: The engine cannot tell.
+        """
+        known = _Known(self._made(token))
+        try:
+            known.identity = await known.client.access.who_am_i()
+            known.asked_at = self._clock.monotonic()
+            if known.identity.is_access_controlled and token not in self._known:
+                known.used_at = known.asked_at
+                self._known[token] = known
+        finally:
+            if self._known.get(token) is not known:
+                await known.client.close()
+        return known.identity
 
     async def identity(self, token: str | None) -> Identity:
         """Return who the engine takes the bearer of a token for.
@@ -82,9 +107,13 @@ class Clients:
         known = self._known.get(token)
         if known is None:
             known = self._known[token] = _Known(self._made(token))
+        known.used_at = now = self._clock.monotonic()
         self._known.move_to_end(token)
-        while len(self._known) > CLIENTS_MAX:
-            await self.forget(next(iter(self._known)))
+        oldest = now - IDLE_SECONDS
+        for unused, it in [*self._known.items()]:
+            if it.used_at >= oldest and len(self._known) <= CLIENTS_MAX:
+                break
+            await self.forget(unused)
         return known
 
     def _made(self, token: str | None) -> Client:

@@ -1,8 +1,9 @@
 """What keeps other sites and stored texts from acting through the browser of a visitor.
 
-Scripts, styles and requests come from the console alone, and nothing may frame it. A form that
-changes something is taken only from a page of the console itself: it has the session's token, and
-the browser says that it comes from here. A console that only this machine can reach answers only to
+Scripts, styles and requests come from the console alone, and nothing may frame it; another site can
+only link to it, and not have a browser load its pages or streams within others. A form that changes
+something is taken only from a page of the console itself: it has the session's token, and the
+browser says that it comes from here. A console that only this machine can reach answers only to
 names of this machine: another site could have its own name resolve to it (DNS rebinding).
 """
 
@@ -52,9 +53,11 @@ class Protection:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        app = self._app
-        if not _is_host_ours(Request(scope).headers.get("host", ""), self._options):
+        app, request = self._app, Request(scope)
+        if not _is_host_ours(request.headers.get("host", ""), self._options):
             app = PlainTextResponse("this console has another address", status_code=421)
+        elif _is_embedded(request):
+            app = PlainTextResponse("another site may only link here", status_code=403)
         await app(scope, receive, protected)
 
 
@@ -76,6 +79,14 @@ def is_own_form(request: Request, options: Options, session: Session, form_token
     if not secrets.compare_digest(form_token.encode(), session.form_token.encode()):
         return False
     return is_from_here(request, options)
+
+
+def _is_embedded(request: Request) -> bool:
+    """Return whether another site asks for something by itself: a picture, a stream, a frame."""
+    if request.headers.get("sec-fetch-site") not in {"cross-site", "same-site"}:
+        return False
+    is_page = request.headers.get("sec-fetch-dest", "document") == "document"
+    return not (is_page and request.headers.get("sec-fetch-mode", "navigate") == "navigate")
 
 
 def _is_host_ours(host: str, options: Options) -> bool:

@@ -12,6 +12,8 @@ import secrets
 from progressor.clock import Clock
 
 SESSIONS_MAX = 10_000
+"""Of those that have logged in, and again of those that have not."""
+
 IDLE_MAX = dt.timedelta(hours=12)
 LIFETIME_MAX = dt.timedelta(days=7)
 _NOTES_MAX = 10
@@ -42,11 +44,17 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a console; of too many, the one that has been idle longest ends."""
+    """The sessions of a console; of too many, the one that has been idle longest ends.
+
+    Each request without a cookie opens one, so that anybody can open many: those never end the
+    sessions of visitors who have logged in.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._sessions: collections.OrderedDict[str, Session] = collections.OrderedDict()
+        # The longest idle first.
+        self._known: collections.OrderedDict[str, Session] = collections.OrderedDict()
+        self._unknown: collections.OrderedDict[str, Session] = collections.OrderedDict()
 
     def open(self, token: str | None = None) -> Session:
         """Return a new session."""
@@ -58,18 +66,21 @@ class Sessions:
             seen_at=now,
             token=token,
         )
-        self._sessions[session.session_id] = session
-        while len(self._sessions) > SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+        sessions = self._among(session)
+        sessions[session.session_id] = session
+        while len(sessions) > SESSIONS_MAX:
+            sessions.popitem(last=False)
+        self._end_idle()
         return session
 
     def find(self, session_id: str) -> Session | None:
         """Return the session with an id, which is in use now; None: none, or it has ended."""
-        session = self._sessions.get(session_id)
+        self._end_idle()
+        session = self._known.get(session_id) or self._unknown.get(session_id)
         if session is None or not self.is_open(session):
             return None
         session.seen_at = self._clock.monotonic()
-        self._sessions.move_to_end(session_id)
+        self._among(session).move_to_end(session_id)
         return session
 
     def is_open(self, session: Session) -> bool:
@@ -78,8 +89,22 @@ class Sessions:
         idle, age = now - session.seen_at, now - session.opened_at
         if idle > IDLE_MAX.total_seconds() or age > LIFETIME_MAX.total_seconds():
             self.end(session.session_id)
-        return session.session_id in self._sessions
+        return session.session_id in self._among(session)
 
     def end(self, session_id: str) -> None:
         """Forget a session. Safe to repeat."""
-        self._sessions.pop(session_id, None)
+        self._known.pop(session_id, None)
+        self._unknown.pop(session_id, None)
+
+    def has(self, token: str) -> bool:
+        """Return whether somebody is logged in with a token."""
+        return any(it.token == token for it in self._known.values())
+
+    def _among(self, session: Session) -> collections.OrderedDict[str, Session]:
+        return self._unknown if session.token is None else self._known
+
+    def _end_idle(self) -> None:
+        """Forget sessions that were idle for too long, and the tokens in them."""
+        for sessions in (self._known, self._unknown):
+            while sessions and not self.is_open(next(iter(sessions.values()))):
+                pass

@@ -1,13 +1,26 @@
 """What the console does with what only somebody hostile sends, or has stored in the engine."""
 
+import asyncio
+import gc
+from collections.abc import Mapping
+from typing import TypeVar
 from urllib.parse import quote
 
 import pytest
 
-from tests.support.console.visitor import Visitor
+from progressor.console.visits import clients, sessions
+from progressor.console.visits.clients import Clients
+from progressor.console.visits.sessions import Session
+from progressor.domain.access.rights import Role
+from progressor.sdk import Client
+from tests.support.console.console import Console, logged_in
+from tests.support.console.guarded import READABLE, Guarded
+from tests.support.console.visitor import PATIENCE_SECONDS, Answer, Stream, Visitor
 from tests.support.engine.replica import Env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Kind = TypeVar("Kind")
 
 _NESTED = b"[" * 400 + b"]" * 400
 
@@ -39,3 +52,121 @@ async def test_metadata_that_no_process_can_have_is_refused(visitor: Visitor, va
     pair = quote(f"key={value}", errors="surrogatepass")
     answer = await visitor.get(f"/processes?metadata={pair}")
     assert answer.status in {200, 400}
+
+
+# --- Other sites
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"},
+        {"sec_fetch_mode": "cors", "sec_fetch_dest": "empty"},
+        {"sec_fetch_mode": "navigate", "sec_fetch_dest": "iframe"},
+    ],
+)
+async def test_another_site_can_link_to_the_console_and_load_nothing(
+    visitor: Visitor, sent: Mapping[str, str]
+) -> None:
+    for path in ("/", "/doctor", "/live?page=/", "/region?page=/", "/static/console.css"):
+        refused = await visitor.get(path, None, sec_fetch_site="cross-site", **sent)
+        assert (refused.status, "cache-control" in refused.headers) == (403, True)
+    linked = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert (await visitor.get("/", None, sec_fetch_site="cross-site", **linked)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/none", "/processes/none/none", "/login", "/preferences"])
+async def test_a_form_of_another_site_replaces_no_session(console: Console, path: str) -> None:
+    # A browser sends it without our cookies, and would keep those in the answer.
+    answer = await console.visitor().post(path, {"x": "y"}, sec_fetch_site="cross-site")
+    assert "set-cookie" not in answer.headers
+
+
+# --- Watched pages
+
+
+async def test_no_watcher_chooses_the_links_that_others_see(env: Env, visitor: Visitor) -> None:
+    await env.running("kept")
+    path = f"/processes/{env.namespace}/kept"
+    first = await visitor.get("/region", {"page": f"{path}#elsewhere"})
+    again = await visitor.get("/region", {"page": path})
+    assert "elsewhere" not in first.text + again.text
+    assert f'href="{path}?do=terminate"' in again.text
+
+
+async def test_watching_ends_with_a_role_and_begins_anew_with_another(guarded: Guarded) -> None:
+    await guarded.admin.put("watched", state=b"a state")
+    token, text = await guarded.admin.access.create_token("changing")
+    await guarded.admin.access.add_binding("token:changing", Role.OPERATOR, READABLE)
+    visitor = await logged_in(guarded.console, text)
+    path = f"/processes/{READABLE}/watched"
+    async with visitor.live(path) as stream:
+        assert "do=terminate" in (await stream.message()).data
+        await guarded.admin.access.remove_binding("token:changing", Role.OPERATOR, READABLE)
+        await guarded.admin.access.add_binding("token:changing", Role.READER, READABLE)
+        with pytest.raises(StopAsyncIteration):
+            await _to_its_end(stream)
+    async with visitor.live(path) as stream:
+        assert "do=terminate" not in (await stream.message()).data
+    await guarded.admin.access.revoke_token(token.token_id)
+
+
+# --- Many visitors
+
+
+async def test_visitors_who_never_log_in_end_no_session_of_others(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SESSIONS_MAX", 10)
+    for _ in range(20):
+        await guarded.console.visitor().get("/login")
+    found = [(await it.get("/processes")).status for it in guarded.visitors.values()]
+    assert found == [200] * len(guarded.visitors)
+
+
+async def test_tokens_of_nobody_close_no_connection_of_others(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "CLIENTS_MAX", 3)
+    closed = list[Client]()
+    close = Client.close
+
+    async def seen(client: Client) -> None:
+        closed.append(client)
+        await close(client)
+
+    for visitor in guarded.visitors.values():
+        await visitor.get("/processes")
+    monkeypatch.setattr(Client, "close", seen)
+
+    async def guess(number: int) -> Answer:
+        guessing = guarded.console.visitor()
+        form = (await guessing.get("/login")).page.form(token="")
+        return await guessing.submit(form, token=f"prg_{number:012}_{'0' * 64}")
+
+    guessed = await asyncio.gather(*(guess(it) for it in range(10)))
+    assert [it.status for it in guessed] == [401] * 10
+    assert len(closed) == len(guessed)
+
+
+async def test_a_token_is_forgotten_with_its_last_session(guarded: Guarded) -> None:
+    token, text = await guarded.admin.access.create_token("forgotten")
+    first = await logged_in(guarded.console, text)
+    second = await logged_in(guarded.console, text)
+    for visitor, is_kept in ((first, True), (second, False)):
+        page = (await visitor.get("/processes")).page
+        await visitor.submit(next(it for it in page.forms() if it.action.endswith("/logout")))
+        gc.collect()
+        assert any(it.token == text for it in _all(Session)) is is_kept
+        assert any(text in it._known for it in _all(Clients)) is is_kept
+    await guarded.admin.access.revoke_token(token.token_id)
+
+
+async def _to_its_end(stream: Stream) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            await stream.next()
+
+
+def _all(kind: type[Kind]) -> list[Kind]:
+    return [it for it in gc.get_objects() if isinstance(it, kind)]
