@@ -1,9 +1,10 @@
 """The console as an ASGI application: its routes, and how a page becomes a response."""
 
+import collections
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
@@ -35,6 +36,13 @@ from progressor.sdk.transport.failures import EngineUnavailableError
 
 COOKIE = "progressor_console"
 FORM_BYTES_MAX = 2_000_000
+"""Of an action; other forms, which anybody can send, are small."""
+
+SMALL_FORM_BYTES_MAX = 64_000
+STREAMS_MAX = 1000
+SESSION_STREAMS_MAX = 50
+"""Of one browser, which then fetches further pages now and then."""
+
 _FIELDS_MAX = 100
 _QUERY_FIELDS_MAX = 100
 _LOOKS_KEPT_MAX = 20
@@ -80,6 +88,7 @@ class _Console:
         self._sessions, self._meters = Sessions(clock), Meters()
         self._live, self._templates = Live(clock), Templates()
         self._links = Links(options.base_path)
+        self._streams = collections.Counter[str]()
         self._routes = [(Route(it.path, self.not_found), it) for it in PAGES]
 
     @contextlib.asynccontextmanager
@@ -216,7 +225,7 @@ class _Console:
     async def _act(
         self, request: Request, page: Page, ask: Ask, session: Session | None
     ) -> Response:
-        form = await _form_of(request)
+        form = await _form_of(request, FORM_BYTES_MAX)
         action = next((it for it in page.actions if it.name == form.get("do")), None)
         if session is None or not self._is_own(request, session, form):
             raise invalid("form_token", "the form is out of date; load the page again")
@@ -242,8 +251,11 @@ class _Console:
     async def live(self, request: Request) -> Response:
         """Stream the region of a page as it changes."""
         page, ask = await self._watched(request)
+        browser = _browser_of(self._session(request))
+        if self._streams.total() >= STREAMS_MAX or self._streams[browser] >= SESSION_STREAMS_MAX:
+            raise HTTPException(429, "too many pages are watched")
         return StreamingResponse(
-            self._versions(request, page, ask),
+            self._counted(request, page, ask),
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
@@ -270,7 +282,18 @@ class _Console:
         except errors.ProgressorError as error:
             raise _http_error(error) from error
 
-    async def _versions(self, request: Request, page: Page, ask: Ask) -> AsyncIterator[str]:
+    async def _counted(self, request: Request, page: Page, ask: Ask) -> AsyncIterator[str]:
+        browser = _browser_of(self._session(request))
+        self._streams[browser] += 1
+        try:
+            async with contextlib.aclosing(self._versions(request, page, ask)) as versions:
+                async for text in versions:
+                    yield text
+        finally:
+            self._streams[browser] -= 1
+            self._streams += collections.Counter()
+
+    async def _versions(self, request: Request, page: Page, ask: Ask) -> AsyncGenerator[str]:
         look, sent, session = self._look(request), "", self._session(request)
         watched = self._live.watch(_key(page, ask), lambda: page.load(ask))
         async with contextlib.aclosing(watched) as versions:
@@ -431,6 +454,10 @@ class _Console:
         return RedirectResponse(self._links.to("/login", {"onward": onward}), status_code=303)
 
 
+def _browser_of(session: Session | None) -> str:
+    return "" if session is None else session.session_id
+
+
 def _check(action: Action, entered: Entered) -> None:
     """Refuse a form that cannot be right, before the engine is asked."""
     ask = entered.ask
@@ -491,7 +518,7 @@ def _key(page: Page, ask: Ask) -> Hashable:
     return (page.path, ask.client, ask.identity, tuple(sorted(ask.place.items())), query)
 
 
-async def _form_of(request: Request) -> dict[str, str]:
+async def _form_of(request: Request, bytes_max: int = SMALL_FORM_BYTES_MAX) -> dict[str, str]:
     """Return the fields of a form.
 
     Raises:
@@ -501,8 +528,8 @@ async def _form_of(request: Request) -> dict[str, str]:
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > FORM_BYTES_MAX:
-                raise invalid("form", f"must have at most {FORM_BYTES_MAX:,} bytes")
+            if len(body) > bytes_max:
+                raise invalid("form", f"must have at most {bytes_max:,} bytes")
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
     except ClientDisconnect:
         return {}

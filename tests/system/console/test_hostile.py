@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from progressor.console import app
 from progressor.console.visits import clients, sessions
 from progressor.console.visits.clients import Clients
 from progressor.console.visits.sessions import Session
@@ -16,6 +17,7 @@ from progressor.sdk import Client
 from tests.support.console.console import Console, logged_in
 from tests.support.console.guarded import READABLE, Guarded
 from tests.support.console.visitor import PATIENCE_SECONDS, Answer, Stream, Visitor
+from tests.support.engine.points import eventually
 from tests.support.engine.replica import Env
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -160,6 +162,35 @@ async def test_a_token_is_forgotten_with_its_last_session(guarded: Guarded) -> N
         assert any(it.token == text for it in _all(Session)) is is_kept
         assert any(text in it._known for it in _all(Clients)) is is_kept
     await guarded.admin.access.revoke_token(token.token_id)
+
+
+async def test_one_browser_watches_so_many_pages_and_no_more(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await visitor.get("/login")
+    monkeypatch.setattr(app, "SESSION_STREAMS_MAX", 2)
+    async with visitor.live("/processes?x=1") as one, visitor.live("/processes?x=2") as two:
+        await one.message()
+        await two.message()
+        refused = await visitor.get("/live", {"page": "/"})
+        assert (refused.status, "too many" in refused.text) == (429, True)
+        # What the page then does instead.
+        assert (await visitor.get("/region", {"page": "/"})).status == 200
+
+    async def is_let_in() -> bool:
+        try:
+            async with visitor.live("/"):
+                return True
+        except AssertionError:
+            return False
+
+    await eventually(is_let_in)
+
+
+@pytest.mark.parametrize("path", ["/login", "/logout", "/preferences"])
+async def test_a_form_that_anybody_can_send_is_small(visitor: Visitor, path: str) -> None:
+    answer = await visitor.post(path, {"token": "x" * 70_000})
+    assert (answer.status, "64,000 bytes" in answer.region.text) == (400, True)
 
 
 async def _to_its_end(stream: Stream) -> None:
