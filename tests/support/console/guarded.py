@@ -26,6 +26,7 @@ READABLE, HIDDEN = "orders", "payments"
 class Guarded:
     """Browsers by who has logged in: admin and operator of all namespaces, reader of READABLE."""
 
+    replica: Replica
     admin: Client
     console: Console
     visitors: Mapping[str, Visitor]
@@ -59,4 +60,4 @@ async def running_guarded(database: str, replica: Replica) -> AsyncIterator[Guar
             _, tokens[name] = await admin.access.create_token(name)
             await admin.access.add_binding(f"token:{name}", role, where)
         visitors = {name: await logged_in(console, it) for name, it in tokens.items()}
-        yield Guarded(admin, console, visitors)
+        yield Guarded(replica, admin, console, visitors)
