@@ -137,6 +137,7 @@ async def test_keys_walk_rows_pages_and_fields(env: Env, window: Page) -> None:
     await window.locator("h1").click()
     await window.keyboard.press("?")
     await expect(window.get_by_role("dialog")).to_be_visible()
+    await expect(window.get_by_role("dialog")).to_contain_text(re.compile(r"g\s*t\s*Gates"))
     await window.keyboard.press("Escape")
     await expect(window.get_by_role("dialog")).to_be_hidden()
     await window.keyboard.press("g")

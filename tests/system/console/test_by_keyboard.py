@@ -1,4 +1,4 @@
-"""The work of a night on call, in a real browser and without a mouse; the audit names who did it."""
+"""A night on call in a real browser, by keyboard alone; the audit names who did what."""
 
 import dataclasses
 from collections.abc import AsyncIterator

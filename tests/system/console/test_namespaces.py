@@ -59,7 +59,7 @@ async def test_a_namespace_is_paused_with_a_reason_and_resumed(env: Env, visitor
 
     form = (await visitor.follow(done.page.link("Resume"))).page.form(do="resume")
     resumed = await visitor.send(form)
-    assert "Steps of this namespace run." in resumed.region.text
+    assert "Not paused." in resumed.region.text
     assert (await env.client.namespaces.get(env.namespace)).pause is None
 
 

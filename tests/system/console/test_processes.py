@@ -292,7 +292,7 @@ async def test_payloads_are_cut_and_can_be_downloaded_whole(env: Env, visitor: V
     await env.client.start("large", LARGE)
     page = await visitor.get(path(env, "large"))
     assert len(page.text.encode()) < 40_000
-    wholes = [it for it in page.region.all("a") if it.text == "Download the whole"]
+    wholes = [it for it in page.region.all("a") if it.text == "Download all of it"]
     assert len(wholes) == 4
     for link in wholes:
         answer = await visitor.follow(link)
@@ -358,12 +358,14 @@ async def test_tasks_are_paged_the_newest_first(env: Env, visitor: Visitor) -> N
 async def test_idle_time_between_tasks_is_folded() -> None:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
-    def task(task_id: int, started: dt.timedelta, ended: dt.timedelta | None) -> TaskTrace:
+    def task(
+        task_id: int, started: dt.timedelta, ended: dt.timedelta | None, attempts: int = 1
+    ) -> TaskTrace:
         return TaskTrace(
             task_id=task_id, type=TaskType.CALL, status=TaskStatus.FINISHED, created_at=at,
-            scheduled_at=None, started_at=at + started, attempt_count=1, args=None, context={},
+            scheduled_at=None, started_at=at + started, attempt_count=attempts, args=None,
             finished_at=None if ended is None else at + ended, idempotency_key="", response=None,
-            error=None, events=(),
+            context={}, error=None, events=(),
         )  # fmt: skip
 
     second, days = dt.timedelta(seconds=1), dt.timedelta(days=3)
@@ -372,6 +374,8 @@ async def test_idle_time_between_tasks_is_folded() -> None:
     )
     assert [it.idle for it in rows] == [days - 3 * second, None, None]
     assert second < IDLE_MIN
+    retried = rows_of([task(2, days, None, attempts=9), task(1, 0 * second, second)])
+    assert [it.idle for it in retried] == [None, None], "between its attempts it was at work"
 
 
 # --- Actions

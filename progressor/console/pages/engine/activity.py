@@ -26,8 +26,15 @@ _WORKER = (
 )
 
 _KINDS: Sequence[tuple[str, str, tuple[WaitCause, ...]]] = (
-    ("due", mark("Due: waits only for a worker"), _WORKER),
-    ("available", mark("Ready: has its gates and order, waits only for a worker"), _WORKER),
+    ("due", mark("Due: waits for a worker, the processor or the end of a pause"), _WORKER),
+    (
+        "available",
+        mark(
+            "Ready: has its gates and order, waits for a worker, the processor or the end of "
+            "a pause"
+        ),
+        _WORKER,
+    ),
     ("timer", mark("Timers that are not due yet"), (WaitCause.TIMER,)),
     ("retry", mark("Waits for a retry"), (WaitCause.RETRY,)),
     ("behind", mark("Behind another task of its process"), (WaitCause.BEHIND_TASK,)),

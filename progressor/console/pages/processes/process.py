@@ -74,7 +74,8 @@ def rows_of(tasks: Sequence[TaskTrace]) -> list[Row]:
     found: list[Row] = []
     ended: dt.datetime | None = None
     for task in reversed(tasks):
-        begun = task.started_at or task.created_at
+        # The start is that of the last attempt; between attempts a process is not idle.
+        begun = task.created_at if task.attempt_count > 1 else task.started_at or task.created_at
         idle = None if ended is None else begun - ended
         found.append(Row(task, idle if idle is not None and idle >= IDLE_MIN else None))
         if task.finished_at is not None:
