@@ -56,6 +56,8 @@ class Clients:
             UnauthenticatedError: For nobody.
             ProgressorError: The engine cannot tell.
         """
+        if not token:
+            raise access_errors.UnauthenticatedError
         known = _Known(self._made(token))
         try:
             known.identity = await known.client.access.who_am_i()
@@ -90,6 +92,9 @@ class Clients:
                 if known.identity is None:
                     raise
             known.asked_at = now
+        if token is None and known.identity.is_access_controlled:
+            # It is that of the console's own certificate, which is not for its visitors.
+            raise access_errors.UnauthenticatedError
         return known.identity
 
     async def forget(self, token: str | None) -> None:

@@ -71,7 +71,7 @@ def is_from_here(request: Request, options: Options) -> bool:
     if origin in {None, "null"}:
         return True
     ours = {request.headers.get("host"), urlsplit(options.public_url).netloc}
-    return urlsplit(origin).netloc in ours
+    return origin.partition("://")[2] in ours - {""}
 
 
 def is_own_form(request: Request, options: Options, session: Session, form_token: str) -> bool:

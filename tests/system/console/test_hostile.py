@@ -3,22 +3,28 @@
 import asyncio
 import gc
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 import pytest
 
+from progressor import access_errors
 from progressor.console import app
 from progressor.console.visits import clients, sessions
 from progressor.console.visits.clients import Clients
 from progressor.console.visits.sessions import Session
-from progressor.domain.access.rights import Role
-from progressor.sdk import Client
-from tests.support.console.console import Console, logged_in
-from tests.support.console.guarded import READABLE, Guarded
+from progressor.domain.access.rights import EVERYTHING, Role
+from progressor.sdk import Client, Tls
+from progressor.settings.config import load
+from progressor.storage.access.first_admin import create_first_admin
+from tests.support.certificates import Pki
+from tests.support.console.console import Console, logged_in, running_console
+from tests.support.console.guarded import GUARDED, READABLE, Guarded
 from tests.support.console.visitor import PATIENCE_SECONDS, Answer, Stream, Visitor
 from tests.support.engine.points import eventually
-from tests.support.engine.replica import Env
+from tests.support.engine.replica import Env, running_replica
+from tests.support.postgres.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -77,11 +83,62 @@ async def test_another_site_can_link_to_the_console_and_load_nothing(
     assert (await visitor.get("/", None, sec_fetch_site="cross-site", **linked)).status == 200
 
 
+@pytest.mark.parametrize("origin", ["http://[", "file://", "//", "elsewhere"])
+async def test_an_origin_that_is_no_site_is_not_ours(visitor: Visitor, origin: str) -> None:
+    for path in ("/preferences", "/login"):
+        form = (await visitor.get("/login")).page.form(token="")
+        answer = await visitor.post(path, {**form.fields, "token": "x"}, origin=origin)
+        assert (answer.status, answer.headers.get("location")) in {(400, None), (303, "/login")}
+    assert set(visitor.cookies) == {"progressor_console"}
+
+
 @pytest.mark.parametrize("path", ["/", "/none", "/processes/none/none", "/login", "/preferences"])
 async def test_a_form_of_another_site_replaces_no_session(console: Console, path: str) -> None:
     # A browser sends it without our cookies, and would keep those in the answer.
     answer = await console.visitor().post(path, {"x": "y"}, sec_fetch_site="cross-site")
     assert "set-cookie" not in answer.headers
+
+
+# --- The certificate of the console
+
+
+async def test_a_visitor_has_nothing_by_the_certificate_of_the_console(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    pki, database = Pki(tmp_path), cluster.create_database("progressor_template")
+    server, shop = pki.issue("server"), pki.issue("shop", uris=["spiffe://corp/console"])
+    settings = {
+        **GUARDED,
+        "server.tls_certificate": str(server.certificate),
+        "server.tls_key": str(server.key),
+        "server.tls_client_ca": str(pki.ca),
+    }
+    tls = Tls(ca=pki.ca, certificate=shop.certificate, key=shop.key)
+    config = load(environment={}, flags={"database.dsn": database}).database
+    token = await asyncio.to_thread(create_first_admin, config, database, "admin")
+    async with (
+        running_replica(database, settings) as replica,
+        Client(replica.address, token=token, tls=tls) as admin,
+        running_console(replica.address, identity={"tls": tls}) as console,
+    ):
+
+        async def is_let_in() -> bool:
+            try:
+                await admin.access.add_binding("cert:spiffe://corp/console", Role.ADMIN, EVERYTHING)
+            except access_errors.UnauthenticatedError:
+                return False
+            return True
+
+        await eventually(is_let_in)
+        visitor = console.visitor()
+        login = await visitor.get("/login")
+        emptied = await visitor.post("/login", {**login.page.form(token="").fields, "token": " "})
+        assert emptied.status == 401
+        assert (await visitor.get("/namespaces")).headers["location"].startswith("/login")
+        assert (await visitor.get("/region", {"page": "/namespaces"})).status == 401
+        known = await logged_in(console, token)
+        assert (await known.get("/namespaces")).status == 200
+    cluster.drop_database(database)
 
 
 # --- Watched pages
