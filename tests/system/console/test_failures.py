@@ -2,8 +2,11 @@
 
 import pytest
 
+from progressor.sdk.values.graph import Graph
 from tests.support.console.visitor import Visitor
+from tests.support.engine.job_env import failing
 from tests.support.engine.replica import Env, broken, refusal
+from tests.support.processor.scripted import Answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,6 +30,25 @@ async def test_failures_are_shown_in_groups_that_lead_to_their_processes_and_to_
     assert sample.region.one("h1").text.startswith("bank-")
     retry = await visitor.follow(first.link("Retry them all"))
     assert "3 processes match." in retry.region.one(class_="matched").text
+
+
+async def test_failed_jobs_lead_to_their_list_as_a_retry_of_their_processes_runs_no_node(
+    env: Env, visitor: Visitor
+) -> None:
+    env.processor.on_process("job/load", Answer(failing()))
+    graph = Graph()
+    graph.node("load")
+    await env.client.jobs.submit("job", graph)
+    await env.client.jobs.wait("job")
+    page = await visitor.get("/failures", {"namespace": env.namespace})
+    (row,) = (
+        it
+        for it in page.region.one("tbody").all("tr")
+        if it.one("th").text.startswith("JOB_FAILED")
+    )
+    assert [it.text for it in row.all("td")[-1].all("a")] == ["Jobs"]
+    jobs = await visitor.follow(row.link("Jobs"))
+    assert [it[:2] for it in jobs.region.rows()] == [["job", "failed"]]
 
 
 async def test_groups_without_a_broken_process_are_shown_on_request(
