@@ -52,6 +52,7 @@ def fetch_json(
     url: str,
     *,
     form: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
     ca: Path | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> tuple[int, dict[str, Any]]:
@@ -60,6 +61,7 @@ def fetch_json(
     Args:
         url: As `split_url` has it.
         form: What is sent by POST; None: GET.
+        headers: More of them.
         ca: PEM file of the authorities that certify the server; None: those of the system.
         timeout: In seconds, for all of it.
 
@@ -67,8 +69,9 @@ def fetch_json(
         HttpsError: There is no answer in time, or it is too large or not a JSON object.
     """
     content = None if form is None else urlencode(form).encode()
-    headers = {"Content-Type": "application/x-www-form-urlencoded"} if form is not None else {}
-    status, body = exchanged(url, content, headers=headers, ca=ca, timeout=timeout)
+    sent = {"Content-Type": "application/x-www-form-urlencoded"} if form is not None else {}
+    sent.update(headers or {})
+    status, body = exchanged(url, content, headers=sent, ca=ca, timeout=timeout)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -155,6 +158,7 @@ def discover(
     found = document.get(key)
     # Not a service of this machine, to which an issuer elsewhere would send us.
     is_local = not issuer.lower().startswith("https:")
-    if not isinstance(found, str) or not (is_local or found.lower().startswith("https:")):
+    schemes = ("https:", "http:") if is_local else ("https:",)
+    if not isinstance(found, str) or not found.lower().startswith(schemes):
         raise HttpsError(f"{url}: {key} must be an https:// URL, got {found!r:.200}")
     return found

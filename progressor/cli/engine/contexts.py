@@ -9,12 +9,13 @@ from cyclopts import Parameter
 
 from progressor import errors
 from progressor.cli.input import contexts
-from progressor.cli.input.contexts import Context, Contexts, TokenKind
+from progressor.cli.input.contexts import Context, Contexts
 from progressor.cli.input.login_tokens import forget
 from progressor.cli.input.options import Json, bad_input, option
 from progressor.cli.output import Column, facts, one_line, show, table
 from progressor.settings.addresses import check_address
 from progressor.wire.https import split_url
+from progressor.wire.openid import TokenKind
 
 _COLUMNS: Mapping[str, Column[tuple[str, Context, bool]]] = {
     "": lambda it: "*" if it[2] else "",

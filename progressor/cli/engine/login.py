@@ -11,9 +11,10 @@ from cyclopts import Parameter
 from progressor import errors
 from progressor.cli.engine.contexts import check_url
 from progressor.cli.input import contexts, login_tokens
-from progressor.cli.input.contexts import Context, Contexts, TokenKind
+from progressor.cli.input.contexts import Context, Contexts
 from progressor.cli.input.options import Json, bad_input, option
 from progressor.cli.output import one_line, show
+from progressor.wire.openid import TokenKind, Tokens, seconds_in
 
 _Name = Annotated[
     str,
@@ -93,7 +94,7 @@ def logout(
     show({"context": name, "was_logged_in": was_there}, words, as_json=json)
 
 
-async def _tokens(context: Context) -> login_tokens.Tokens:
+async def _tokens(context: Context) -> Tokens:
     """Request a code, print it, and return the tokens once the user has entered it."""
     endpoint = "device_authorization_endpoint"
     status, device = await _ask(context, endpoint, {"scope": context.scope})
@@ -116,13 +117,13 @@ async def _tokens(context: Context) -> login_tokens.Tokens:
         raise errors.ConfigError(context.issuer, _MEANINGS["expired_token"]) from None
 
 
-async def _polled(context: Context, code: str, interval: float) -> login_tokens.Tokens:
+async def _polled(context: Context, code: str, interval: float) -> Tokens:
     while True:  # ends at the latest when the code expires
         await asyncio.sleep(interval)
         form = {"grant_type": _GRANT, "device_code": code}
         status, answer = await _ask(context, "token_endpoint", form)
         if status == _OK:
-            return login_tokens.tokens_of(answer, context, None)
+            return login_tokens.client_of(context).tokens_of(answer, login_tokens.now())
         error = answer.get("error")
         if error == _SLOW_DOWN:
             interval += _SLOWER_SECONDS
@@ -133,7 +134,7 @@ async def _polled(context: Context, code: str, interval: float) -> login_tokens.
 async def _ask(
     context: Context, endpoint: str, form: Mapping[str, str]
 ) -> tuple[int, dict[str, Any]]:
-    return await asyncio.to_thread(login_tokens.ask, context, endpoint, form)
+    return await asyncio.to_thread(login_tokens.client_of(context).ask, endpoint, form)
 
 
 def _refused(context: Context, answer: Mapping[str, Any]) -> errors.ConfigError:
@@ -147,4 +148,4 @@ def _refused(context: Context, answer: Mapping[str, Any]) -> errors.ConfigError:
 
 def _seconds(answer: Mapping[str, Any], key: str, otherwise: float) -> float:
     # At least a second, so that polling pauses; at most half an hour.
-    return min(max(login_tokens.seconds_in(answer, key, otherwise), 1), _PATIENCE_SECONDS_MAX)
+    return min(max(seconds_in(answer, key, otherwise), 1), _PATIENCE_SECONDS_MAX)

@@ -11,7 +11,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from cyclopts import Token
 from cyclopts.argument import ArgumentCollection
@@ -22,8 +21,7 @@ from progressor.domain.processes.namespace import is_namespace_name
 from progressor.settings.addresses import check_address
 from progressor.settings.config import tables_of
 from progressor.settings.decoding import Given, decode, given_table, keys_of, plain, setting
-
-TokenKind = Literal["access", "id"]
+from progressor.wire.openid import SCOPE, TokenKind
 
 _VARIABLE = "PROGRESSOR_CONTEXTS"
 _OPTION, _ADDRESS = "--context", "--address"
@@ -44,7 +42,7 @@ class Context:
     decode_token_file: Path | None = setting(None, "file with a bearer token for that endpoint")
     issuer: str = setting("", "the OpenID Connect issuer at which to log in")
     client_id: str = setting("", "the client id of this program at the issuer")
-    scope: str = setting("openid offline_access", "the scopes to request from the issuer")
+    scope: str = setting(SCOPE, "the scopes to request from the issuer")
     token: TokenKind = setting("access", "which token of the issuer to send to the engine")
     issuer_ca: Path | None = setting(None, "PEM file of the authorities that certify the issuer")
 

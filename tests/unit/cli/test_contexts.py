@@ -11,6 +11,7 @@ import pytest
 from progressor.cli.input import contexts, login_tokens
 from progressor.cli.input.options import EngineOptions
 from progressor.cli.main import build_app, main
+from progressor.wire.openid import Tokens
 
 FILE = """
 current = "prod"
@@ -171,7 +172,7 @@ def test_two_changes_at_once_lose_nothing() -> None:
 
 def test_a_context_that_is_not_replaced_keeps_its_login(file: Path) -> None:
     _given(file)
-    login_tokens.write("dev", login_tokens.Tokens(issuer="", expires_at=0, access_token="t"))
+    login_tokens.write("dev", Tokens(issuer="", expires_at=0, access_token="t"))
 
     assert main(["context", "add", "dev", "--replace", "--address", "no port"]) == 2
     assert main(["context", "add", "dev", "--address", "h:1"]) == 2
