@@ -4,10 +4,12 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from progressor.cli.engine.contexts import check_url
 from progressor.cli.input.options import ADDRESS, EngineOptions, bad_input, option
 from progressor.cli.input.signals import forever, run_loop, until_signal
 from progressor.cli.output import print_line
@@ -16,6 +18,7 @@ from progressor.console.options import Options
 from progressor.console.serving import serving
 from progressor.sdk import Tls
 from progressor.settings.addresses import HttpBind, http_bind
+from progressor.wire.openid import SCOPE, OpenIdClient, TokenKind
 
 _BIND = "127.0.0.1:7480+"
 _BASE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -56,6 +59,63 @@ class Addresses:
         _check_link("--log-link", self.log_link, {"namespace", "process_id"})
 
 
+@Parameter(name="*", group=Group("OpenID Connect", sort_key=6))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OpenIdInput:
+    """The issuer at which visitors can log in, and how it knows the console."""
+
+    oidc_issuer: str = ""
+    """The OpenID Connect issuer at which visitors can log in."""
+    oidc_client_id: str = ""
+    """The client id of the console at the issuer."""
+    oidc_client_secret_file: Path | None = None
+    """A file with the client's secret, if it has one."""
+    oidc_scope: str = SCOPE
+    """The scopes to request from the issuer."""
+    oidc_token: TokenKind = "access"  # noqa: S105  # a kind of token
+    """The token to send to the engine: access or id."""
+    oidc_issuer_ca: Path | None = None
+    """A PEM file of the authorities that certify the issuer."""
+
+    def __post_init__(self) -> None:
+        if not self.oidc_issuer:
+            if self.oidc_client_id or self.oidc_client_secret_file:
+                raise bad_input("--oidc-issuer", "must be given with --oidc-client-id")
+            return
+        check_url("--oidc-issuer", self.oidc_issuer)
+        if not self.oidc_client_id:
+            raise bad_input("--oidc-client-id", "must be given with --oidc-issuer")
+        if "openid" not in self.oidc_scope.split():
+            raise bad_input("--oidc-scope", f"must have openid, got {self.oidc_scope!r}")
+
+    def client(self) -> OpenIdClient | None:
+        """Return the console as its issuer knows it; None without one."""
+        if not self.oidc_issuer:
+            return None
+        return OpenIdClient(
+            issuer=self.oidc_issuer,
+            client_id=self.oidc_client_id,
+            client_secret=_secret_in(self.oidc_client_secret_file),
+            scope=self.oidc_scope,
+            token=self.oidc_token,
+            ca=self.oidc_issuer_ca,
+        )
+
+
+def _secret_in(path: Path | None) -> str:
+    if path is None:
+        return ""
+    option = "--oidc-client-secret-file"
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is not UTF-8"
+        raise bad_input(option, f"{path}: {why}") from error
+    if not secret or not secret.isprintable():
+        raise bad_input(option, f"{path}: must have one line")
+    return secret
+
+
 def console(
     *,
     bind: Annotated[
@@ -70,15 +130,20 @@ def console(
         ),
     ] = False,
     addresses: Addresses = Addresses(),
+    openid: OpenIdInput = OpenIdInput(),
     engine: EngineOptions = EngineOptions(),
 ) -> None:
     """Serve the web console of an engine until Ctrl-C.
 
-    Visitors of an engine with access control log in, and see and do what their bindings allow. The
-    token of a context or of --token-file is not used.
+    Visitors of an engine with access control log in, with a token or at an issuer of OpenID
+    Connect, and see and do what their bindings allow. The token of a context or of --token-file is
+    not used.
     """
     where = http_bind("--bind", bind)
     is_local = where.host in _LOOPBACK
+    if openid.oidc_issuer and not (is_local or addresses.public_url):
+        wrong = "must be given with --oidc-issuer if --bind is not this machine alone"
+        raise bad_input("--public-url", wrong)
     options = Options(
         address=engine.address,
         identity={"tls": engine.identity["tls"]},
@@ -86,6 +151,7 @@ def console(
         is_read_only=read_only,
         allows_actions=is_local or allow_actions,
         command_options=engine.again,
+        openid=openid.client(),
         **dataclasses.asdict(addresses),
     )
     run_loop(until_signal(_serve(options, where)))

@@ -27,6 +27,7 @@ from progressor.console.pages.pages import PAGES
 from progressor.console.pages.processes import payload
 from progressor.console.rendering.templates import Templates
 from progressor.console.visits.clients import Clients
+from progressor.console.visits.logins import Login, LoginFailedError, Logins
 from progressor.console.visits.meters import Meters
 from progressor.console.visits.protection import Protection, is_from_here, is_own_form
 from progressor.console.visits.sessions import LIFETIME_MAX, Session, Sessions
@@ -67,6 +68,8 @@ def build(options: Options, *, clock: Clock | None = None) -> ASGIApp:
         Route("/payload", console.payload, methods=["GET"]),
         Route("/region", console.region, methods=["GET"]),
         Route("/login", console.login, methods=["GET", "POST"]),
+        Route("/login/issuer", console.begin_login, methods=["GET"]),
+        Route("/login/callback", console.finish_login, methods=["GET"]),
         Route("/logout", console.logout, methods=["POST"]),
         Route("/preferences", console.preferences, methods=["POST"]),
         Mount("/static", StaticFiles(directory=_STATIC)),
@@ -85,6 +88,7 @@ class _Console:
     def __init__(self, options: Options, clock: Clock) -> None:
         self._options, self._clock = options, clock
         self._clients = Clients(options, clock)
+        self._logins = Logins(options.openid, clock) if options.openid else None
         self._sessions, self._meters = Sessions(clock), Meters()
         self._live, self._templates = Live(clock), Templates()
         self._links = Links(options.base_path)
@@ -121,6 +125,8 @@ class _Console:
 
     async def _ask(self, session: Session | None, place: Mapping[str, Any], query: Query) -> Ask:
         token = None if session is None else session.token
+        if isinstance(token, Login):
+            await token.renew()
         return Ask(
             client=await self._clients.of(token),
             identity=await self._clients.identity(token),
@@ -298,7 +304,7 @@ class _Console:
         watched = self._live.watch(_key(page, ask), lambda: page.load(ask))
         async with contextlib.aclosing(watched) as versions:
             async for version in versions:
-                if session is not None and not self._sessions.is_open(session):
+                if session is not None and not await self._goes_on(session):
                     return
                 if version.facts is None:
                     yield _event("stale", {"why": str(version.error)})
@@ -311,6 +317,15 @@ class _Console:
                     yield _message(shown)
                 else:
                     yield _event("beat", {})
+
+    async def _goes_on(self, session: Session) -> bool:
+        """Return whether a session is open; the tokens of its login are kept fresh."""
+        try:
+            if isinstance(session.token, Login):
+                await session.token.renew()
+        except access_errors.UnauthenticatedError:
+            return False
+        return self._sessions.is_open(session)
 
     async def _is_still(self, session: Session | None, ask: Ask) -> bool:
         """Return whether a visitor still is who they were; others may watch the same page."""
@@ -361,19 +376,84 @@ class _Console:
                 self._keep(request, response, opened)
                 return response
         session = self._session(request) or self._sessions.open()
+        onward = _path_here(request.query_params.get("onward", "/"))
+        status = 200 if error is None else 401
+        return self._login_page(request, session, onward, error=error, status=status)
+
+    def _login_page(
+        self, request: Request, session: Session, onward: str, *, error: object, status: int
+    ) -> Response:
         facts = {
             **self._facts(request, PAGES[0], None, {}),
             "region": "login.html",
+            # Not the address that the issuer has sent the browser to, which has a code in it.
+            "here": f"/login?{urlencode({'onward': onward})}",
             "session": session,
             "notes": [],
             "action": None,
             "error": error,
-            "onward": _path_here(request.query_params.get("onward", "/")),
+            "onward": onward,
         }
         text = self._templates.render("layout.html", self._look(request).words, facts)
-        response = HTMLResponse(text, status_code=200 if error is None else 401)
+        response = HTMLResponse(text, status_code=status)
         self._remember(request, response, session)
         return response
+
+    async def begin_login(self, request: Request) -> Response:
+        """Send the browser to the issuer.
+
+        By a link, not a form: the Content-Security-Policy would have to list, for forms, all sites
+        to which the issuer sends the browser in turn.
+        """
+        onward = _path_here(request.query_params.get("onward", "/"))
+        if self._logins is None or not is_from_here(request, self._options):
+            return RedirectResponse(self._links.to("/login", {"onward": onward}), status_code=303)
+        session = self._session(request) or self._sessions.open()
+        try:
+            begun, address = await self._logins.begin(self._callback(request), onward)
+        except LoginFailedError as error:
+            return self._login_failed(request, session, onward, error)
+        session.begun = begun
+        response = RedirectResponse(address, status_code=303)
+        self._remember(request, response, session)
+        return response
+
+    async def finish_login(self, request: Request) -> Response:
+        """Take the browser back from the issuer."""
+        if self._logins is None:
+            return await self.not_found(request)
+        session = self._session(request) or self._sessions.open()
+        begun = session.take_begun()
+        onward = "/" if begun is None else begun.onward
+        try:
+            login = await self._logins.finish(begun, request.query_params)
+        except LoginFailedError as failed:
+            return self._login_failed(request, session, onward, failed)
+        try:
+            identity = await self._clients.check(login)
+        except (errors.ProgressorError, ValueError) as caught:
+            login.forget()
+            error = _as_ours(caught)
+            status = _status_of(error)
+            return self._login_page(request, session, onward, error=error, status=status)
+        await self._end(session)
+        response = RedirectResponse(self._links.to(onward), status_code=303)
+        # An engine without access control needs none.
+        opened = self._sessions.open(login if identity.is_access_controlled else None)
+        self._keep(request, response, opened)
+        return response
+
+    def _login_failed(
+        self, request: Request, session: Session, onward: str, error: LoginFailedError
+    ) -> Response:
+        why = self._look(request).words(error.text, **error.values)
+        return self._login_page(request, session, onward, error=why, status=error.status)
+
+    def _callback(self, request: Request) -> str:
+        """Return the address to which the issuer sends the browser back."""
+        here = f"{request.url.scheme}://{request.url.netloc}"
+        origin = self._options.public_url.removesuffix("/") or here
+        return f"{origin}{self._links.to('/login/callback')}"
 
     async def logout(self, request: Request) -> Response:
         session = self._session(request)

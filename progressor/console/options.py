@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from progressor.wire.openid import OpenIdClient
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -18,7 +20,8 @@ class Options:
     them to visitors of an engine without access control. ``trace_link`` and
     ``log_link``: templates of links to other systems, with ``{trace_id}``, ``{namespace}`` and
     ``{process_id}``; "": there are none. ``command_options``: what a command needs to reach the
-    same engine, as in ``" --address 127.0.0.1:7421"``.
+    same engine, as in ``" --address 127.0.0.1:7421"``. ``openid``: the client as which the console
+    lets visitors log in at an issuer; None: they log in with tokens alone.
     """
 
     address: str
@@ -31,6 +34,7 @@ class Options:
     trace_link: str = ""
     log_link: str = ""
     command_options: str = ""
+    openid: OpenIdClient | None = None
 
     def trace_of(self, trace_id: str) -> str:
         """Return the address of a trace; "" without a template, or an id."""

@@ -23,6 +23,10 @@ IDLE_SECONDS = 600.0
 """For how long a connection is kept that nobody uses; an open page uses its own."""
 
 
+Credential = str | Callable[[], str] | None
+"""The token of a visitor, or what is asked for it at each request; None: they have none."""
+
+
 @dataclasses.dataclass(slots=True)
 class _Known:
     client: Client
@@ -36,9 +40,9 @@ class Clients:
 
     def __init__(self, options: Options, clock: Clock) -> None:
         self._options, self._clock = options, clock
-        self._known: collections.OrderedDict[str | None, _Known] = collections.OrderedDict()
+        self._known: collections.OrderedDict[Credential, _Known] = collections.OrderedDict()
 
-    async def of(self, token: str | None) -> Client:
+    async def of(self, token: Credential) -> Client:
         """Return the client that sends a token; None: no token.
 
         Raises:
@@ -46,7 +50,7 @@ class Clients:
         """
         return (await self._of(token)).client
 
-    async def check(self, token: str) -> Identity:
+    async def check(self, token: Credential) -> Identity:
         """Return who the engine takes the bearer of a new token for.
 
         Only then is a connection kept: tokens of nobody, however many, close no visitor's.
@@ -70,7 +74,7 @@ class Clients:
                 await known.client.close()
         return known.identity
 
-    async def identity(self, token: str | None) -> Identity:
+    async def identity(self, token: Credential) -> Identity:
         """Return who the engine takes the bearer of a token for.
 
         While the engine does not answer, that is what it said before.
@@ -97,7 +101,7 @@ class Clients:
             raise access_errors.UnauthenticatedError
         return known.identity
 
-    async def forget(self, token: str | None) -> None:
+    async def forget(self, token: Credential) -> None:
         """Close the connection of a token. Safe to repeat."""
         known = self._known.pop(token, None)
         if known is not None:
@@ -108,7 +112,7 @@ class Clients:
         while self._known:
             await self.forget(next(iter(self._known)))
 
-    async def _of(self, token: str | None) -> _Known:
+    async def _of(self, token: Credential) -> _Known:
         known = self._known.get(token)
         if known is None:
             known = self._known[token] = _Known(self._made(token))
@@ -121,8 +125,8 @@ class Clients:
             await self.forget(unused)
         return known
 
-    def _made(self, token: str | None) -> Client:
-        given: Callable[[], str] | None = None if token is None else lambda: token
+    def _made(self, token: Credential) -> Client:
+        given = (lambda: token) if isinstance(token, str) else token
         arguments: dict[str, Any] = {**self._options.identity, "token": given}
         return Client(
             self._options.address,

@@ -1,7 +1,7 @@
 """Sessions: what the console remembers of a browser, in memory, under an id that only it knows.
 
-A token that somebody logs in with stays here, and reaches neither a page nor a cookie. A restart of
-the console ends all sessions.
+What somebody logs in with stays here, and reaches neither a page nor a cookie. A restart of the
+console ends all sessions.
 """
 
 import collections
@@ -10,6 +10,7 @@ import datetime as dt
 import secrets
 
 from progressor.clock import Clock
+from progressor.console.visits.logins import Begun, Login
 
 SESSIONS_MAX = 10_000
 """Of those that have logged in, and again of those that have not."""
@@ -24,13 +25,15 @@ class Session:
     """One browser: ``token`` None: it has not logged in. ``notes`` are shown once.
 
     ``form_token`` is in every form: another site can make a browser send a form, but not read it.
+    ``begun``: a login at the issuer that has not come back; only the last one counts.
     """
 
     session_id: str
     form_token: str
     opened_at: float
     seen_at: float
-    token: str | None = None
+    token: str | Login | None = dataclasses.field(default=None, repr=False)
+    begun: Begun | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -41,6 +44,11 @@ class Session:
         """Return what is to be shown, which is then forgotten."""
         notes, self.notes = self.notes, []
         return notes
+
+    def take_begun(self) -> Begun | None:
+        """Return the login that was begun, which is then forgotten."""
+        begun, self.begun = self.begun, None
+        return begun
 
 
 class Sessions:
@@ -56,7 +64,7 @@ class Sessions:
         self._known: collections.OrderedDict[str, Session] = collections.OrderedDict()
         self._unknown: collections.OrderedDict[str, Session] = collections.OrderedDict()
 
-    def open(self, token: str | None = None) -> Session:
+    def open(self, token: str | Login | None = None) -> Session:
         """Return a new session."""
         now = self._clock.monotonic()
         session = Session(
@@ -69,7 +77,7 @@ class Sessions:
         sessions = self._among(session)
         sessions[session.session_id] = session
         while len(sessions) > SESSIONS_MAX:
-            sessions.popitem(last=False)
+            self.end(next(iter(sessions)))
         self._end_idle()
         return session
 
@@ -92,11 +100,13 @@ class Sessions:
         return session.session_id in self._among(session)
 
     def end(self, session_id: str) -> None:
-        """Forget a session. Safe to repeat."""
-        self._known.pop(session_id, None)
+        """Forget a session and the tokens of its login. Safe to repeat."""
         self._unknown.pop(session_id, None)
+        ended = self._known.pop(session_id, None)
+        if ended is not None and isinstance(ended.token, Login):
+            ended.token.forget()
 
-    def has(self, token: str) -> bool:
+    def has(self, token: str | Login) -> bool:
         """Return whether somebody is logged in with a token."""
         return any(it.token == token for it in self._known.values())
 

@@ -19,6 +19,7 @@ from progressor.wire.tls import TlsFiles
 
 SigningKey = RSAKey | ECKey | OKPKey
 AUDIENCE = "progressor"
+Redirected = Callable[[Mapping[str, str]], str]
 Posted = Callable[[Mapping[str, str]], tuple[int, Mapping[str, object]]]
 
 
@@ -39,7 +40,9 @@ class TestIssuer:
         self.garbage: bytes | None = None
         self.released = threading.Event()
         self.released.set()
+        self.redirects: dict[str, Redirected] = {}
         self.posts: dict[str, Posted] = {}
+        self.authorizations: list[str] = []
         self.more: dict[str, object] = {}
         self.discovery: dict[str, object] = {}
 
@@ -100,19 +103,26 @@ def running_issuer(tls: TlsFiles | None = None) -> Iterator[TestIssuer]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             issuer.asked.append(self.path)
+            path, _, query = self.path.partition("?")
+            if path in issuer.redirects:
+                self._answer(302, b"", issuer.redirects[path](dict(parse_qsl(query))))
+                return
             document = issuer.documents().get(self.path)
             body = json.dumps(document).encode() if issuer.garbage is None else issuer.garbage
             self._answer(200 if document else 404, body)
 
         def do_POST(self) -> None:
             issuer.asked.append(self.path)
+            issuer.authorizations.append(self.headers.get("Authorization", ""))
             form = self.rfile.read(int(self.headers["Content-Length"])).decode()
             status, document = issuer.posts[self.path](dict(parse_qsl(form)))
             self._answer(status, json.dumps(document).encode())
 
-        def _answer(self, status: int, body: bytes) -> None:
+        def _answer(self, status: int, body: bytes, location: str = "") -> None:
             issuer.released.wait(30)
             self.send_response(status)
+            if location:
+                self.send_header("Location", location)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             with contextlib.suppress(OSError):
