@@ -267,7 +267,7 @@ QUERIES = sorted(
 def commands(page: Path) -> list[str]:
     """Return the commands of `progressor` on a page, from blocks and from the text."""
     text = page.read_text("utf-8")
-    lines = [line for block in _SHELL.findall(text) for line in block.splitlines()]
+    lines = [line for block in _SHELL.findall(text) for line in block.replace("\\\n", " ").splitlines()]
     spans = [" ".join(span.split()) for span in _SPAN.findall(text)]
     return [each for each in (*lines, *spans) if each.startswith("progressor ") and "…" not in each]
 
