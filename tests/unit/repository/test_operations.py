@@ -267,7 +267,8 @@ QUERIES = sorted(
 def commands(page: Path) -> list[str]:
     """Return the commands of `progressor` on a page, from blocks and from the text."""
     text = page.read_text("utf-8")
-    lines = [line for block in _SHELL.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    blocks = [block.replace("\\\n", " ") for block in _SHELL.findall(text)]
+    lines = [line for block in blocks for line in block.splitlines()]
     spans = [" ".join(span.split()) for span in _SPAN.findall(text)]
     return [each for each in (*lines, *spans) if each.startswith("progressor ") and "…" not in each]
 
