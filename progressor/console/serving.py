@@ -15,8 +15,11 @@ from progressor.settings.addresses import HttpBind
 
 _STARTING_SECONDS = 0.01
 _PORT_MAX = 65_535
-_DRAIN_SECONDS = 1
-"""Browsers that watch a page never end by themselves."""
+_DRAIN_SECONDS = 0.5
+"""For requests that have begun."""
+
+_SHUTDOWN_SECONDS = 10
+"""More than it takes: what uvicorn cancels then, it logs as an error."""
 
 
 class _Server(uvicorn.Server):
@@ -24,6 +27,16 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the program."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests end, then cut the streams of browsers, which never end by themselves."""
+        cut = asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self._cut)
+        await super().shutdown(sockets)
+        cut.cancel()
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 @contextlib.asynccontextmanager
@@ -42,7 +55,7 @@ async def serving(app: ASGIApp, bind: HttpBind, *, base_path: str = "") -> Async
             access_log=False,
             server_header=False,
             root_path=base_path,
-            timeout_graceful_shutdown=_DRAIN_SECONDS,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         )
     )
     task = asyncio.create_task(server.serve(sockets=[listener]), name="console")

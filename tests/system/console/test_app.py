@@ -1,5 +1,7 @@
 """What holds for every page: headers, forms, sessions, preferences, and who is let in."""
 
+import contextlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -81,6 +83,16 @@ async def test_a_page_that_cannot_be_shown_says_why(
     answer = await visitor.get(path)
     assert (answer.status, answer.region.one("h1").text) == (status, "This page cannot be shown")
     assert named in answer.region.one(role="alert").text
+
+
+async def test_a_console_ends_under_watching_browsers_without_an_error(
+    replica: Replica, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with contextlib.AsyncExitStack() as stack, running_console(replica.address) as console:
+        stream = await stack.enter_async_context(console.visitor().live("/"))
+        await stream.message()
+
+    assert [it.getMessage() for it in caplog.records if it.levelno >= logging.ERROR] == []
 
 
 async def test_nothing_is_streamed_of_an_address_that_is_no_page(visitor: Visitor) -> None:
