@@ -113,26 +113,42 @@ async def _browsers(console: Peer, count: int) -> AsyncIterator[list[int]]:
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         watches = []
         for number in range(count):
-            reader = await stack.enter_async_context(_asked(console, "/live?page=/"))
+            cookie = await _cookie(console)
+            reader = await stack.enter_async_context(_asked(console, "/live?page=/", cookie))
             watches.append(group.create_task(watch(number, reader), name=f"browser {number}"))
         yield heard
         for it in watches:
             it.cancel()
 
 
+async def _cookie(console: Peer) -> str:
+    """Return the cookie of a new session: one browser may watch only so many pages."""
+    async with _answered(console, "/login", "") as (head, _):
+        found = next(it for it in head if it.lower().startswith("set-cookie: progressor_console="))
+        return found.partition(": ")[2].partition(";")[0]
+
+
 @contextlib.asynccontextmanager
-async def _asked(console: Peer, path: str) -> AsyncIterator[asyncio.StreamReader]:
+async def _asked(console: Peer, path: str, cookie: str = "") -> AsyncIterator[asyncio.StreamReader]:
     """Send a GET on a connection of its own; yields what follows the head of the response."""
+    async with _answered(console, path, cookie) as (head, reader):
+        assert " 200 " in head[0], f"{path}: {head[0]!r}"
+        yield reader
+
+
+@contextlib.asynccontextmanager
+async def _answered(
+    console: Peer, path: str, cookie: str
+) -> AsyncIterator[tuple[list[str], asyncio.StreamReader]]:
     place = urlsplit(console.address)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     try:
-        head = f"GET {path} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode())
-        status = await reader.readline()
-        assert b" 200 " in status, f"{path}: {status!r}"
-        while await reader.readline() != b"\r\n":
-            pass
-        yield reader
+        fields = f"Host: {place.netloc}\r\nCookie: {cookie}\r\nConnection: close"
+        writer.write(f"GET {path} HTTP/1.1\r\n{fields}\r\n\r\n".encode())
+        head = []
+        while (line := await reader.readline()) not in {b"\r\n", b""}:
+            head.append(line.decode().strip())
+        yield head, reader
     finally:
         writer.close()
 
