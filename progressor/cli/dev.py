@@ -123,7 +123,7 @@ async def _with_console(
 ) -> None:
     """Do the work of `dev` beside a web console, where what that needs is installed."""
     try:
-        from progressor.cli.console import beside  # noqa: PLC0415  # an extra of its own
+        from progressor.cli.top.console import beside  # noqa: PLC0415  # an extra of its own
     except ModuleNotFoundError:
         await work(engine)
         return

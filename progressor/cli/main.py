@@ -103,7 +103,7 @@ _COMMANDS = {
         ("replicas", "engine.remote:replicas", "Print the replicas of an engine's database."),
         ("login", "engine.login:login", "Log in to an engine by OpenID Connect."),
         ("logout", "engine.login:logout", "Forget the tokens of a login."),
-        ("console", "console:console", "Serve the web console of an engine."),
+        ("console", "top.console:console", "Serve the web console of an engine."),
         ("top", "top.top:top", "Watch rates, queues, processors and replicas."),
         ("log-level", "engine.remote:log_level", "Change the log level of a replica."),
         ("example-processor", "dev:example_processor", "Run the example's processor."),

@@ -1,6 +1,6 @@
 """The web console: what an engine does and why, in a browser, and the actions on it.
 
-It speaks gRPC to the engine through the SDK, with the identity of whoever visits, so the engine
+It speaks gRPC to the engine through the SDK, with the identity of the visitor, so the engine
 decides what they see and may do. Pages are made here, on the server; a browser needs no script for
 any of them, and with scripts they are live.
 

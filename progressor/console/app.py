@@ -463,7 +463,7 @@ class _Console:
         return RedirectResponse(self._links.to("/login"), status_code=303)
 
     async def _end(self, session: Session) -> None:
-        """Forget a session, and its token if nobody else is logged in with that."""
+        """Forget a session, and its token unless another session uses it."""
         self._sessions.end(session.session_id)
         if session.token is not None and not self._sessions.has(session.token):
             await self._clients.forget(session.token)

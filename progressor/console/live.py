@@ -1,10 +1,10 @@
-"""Live pages: each page that somebody watches is loaded again and again, once for all watchers.
+"""Live pages: each watched page is loaded again and again, once for all its watchers.
 
 What must hold: two watchers with the same identity and address cost the engine no more than one;
 and many different pages together ask the engine at most `LOADS_PER_SECOND` times a second, each
 more seldom the more there are. A watcher that is slow misses versions of a page, and never delays
-others. A load that fails by a bug ends its page for all watchers; whoever watches again has it
-loaded again.
+others. A load that fails because of a bug ends the page for all its watchers; the next watcher
+starts it again.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Load = Callable[[], Awaitable[Mapping[str, Any]]]
 class Version:
     """What a page showed at an instant; ``error``: why it could not be loaded.
 
-    ``rendered`` is for whoever renders it: the same text for watchers with the same look.
+    ``rendered`` has the texts made of it, one for all watchers with the same look.
     """
 
     number: int

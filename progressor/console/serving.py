@@ -1,4 +1,4 @@
-"""Serves a console by HTTP, in the event loop of whoever starts it."""
+"""Serves a console by HTTP, in the event loop of its caller."""
 
 import asyncio
 import contextlib

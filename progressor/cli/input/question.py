@@ -12,7 +12,7 @@ async def confirmed(question: str) -> bool:
     """Ask on the terminal, and return whether the answer is yes; if not, say that nothing was done.
 
     Raises:
-        InvalidRequestError: There is no terminal to ask at.
+        InvalidRequestError: The command has no terminal to ask on.
     """
     if not sys.stdin.isatty():
         raise bad_input("--yes", "must be given where standard input is not a terminal")

@@ -1,1 +1,1 @@
-"""The command ``top``: ``overview`` computes what to show, ``screen`` lays it out."""
+"""What people watch: ``top`` in a terminal, and the console in a browser."""

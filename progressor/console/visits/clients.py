@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 10.0
 IDENTITY_TIMEOUT_SECONDS = 2.0
 """Short, because what is known of an identity serves while the engine is away."""
 IDLE_SECONDS = 600.0
-"""For how long a connection is kept that nobody uses; an open page uses its own."""
+"""How long an unused connection is kept; an open page uses its own."""
 
 
 Credential = str | Callable[[], str] | None
@@ -53,11 +53,11 @@ class Clients:
     async def check(self, token: Credential) -> Identity:
         """Return who the engine takes the bearer of a new token for.
 
-        Only then is a connection kept: tokens of nobody, however many, close no visitor's.
+        Only then is a connection kept: invalid tokens, however many, close no visitor's.
 
         Raises:
             ValueError: The token would be sent in the clear.
-            UnauthenticatedError: For nobody.
+            UnauthenticatedError: The token is not valid.
             ProgressorError: The engine cannot tell.
         """
         if not token:
@@ -80,7 +80,7 @@ class Clients:
         While the engine does not answer, that is what it said before.
 
         Raises:
-            UnauthenticatedError: For nobody.
+            UnauthenticatedError: The token is not valid.
             ProgressorError: The engine cannot tell.
         """
         known, now = await self._of(token), self._clock.monotonic()

@@ -2,7 +2,7 @@
 
 What must hold: a code counts only in the browser that began the login, once, and soon. The browser
 never sees a token. Nothing of a login that failed is kept. The tokens of a visitor are renewed once
-at a time, because some issuers take a refresh token only once, and whoever waits for it may leave.
+at a time, because some issuers accept a refresh token only once, and the visitor may leave.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from progressor.telemetry.logs.printable import printable
 from progressor.wire.openid import OpenIdClient, Tokens, claims_of
 
 BEGUN_MAX = dt.timedelta(minutes=15)
-"""For how long somebody may stay at the issuer."""
+"""How long a visitor may take at the issuer."""
 
 _PAUSE_SECONDS = 5.0
 """Before an issuer that could not be asked is asked again for the same login."""
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoginFailedError(Exception):
-    """Why nobody was logged in: a text to translate, with values; ``status``: of HTTP."""
+    """Why a login failed: a text to translate, with values; ``status``: of HTTP."""
 
     def __init__(self, status: int, text: str, **values: str) -> None:
         self.status, self.text, self.values = status, text, values

@@ -1,6 +1,6 @@
 """Sessions: what the console remembers of a browser, in memory, under an id that only it knows.
 
-What somebody logs in with stays here, and reaches neither a page nor a cookie. A restart of the
+The tokens of a login stay here, and reach neither a page nor a cookie. A restart of the
 console ends all sessions.
 """
 
@@ -107,7 +107,7 @@ class Sessions:
             ended.token.forget()
 
     def has(self, token: str | Login) -> bool:
-        """Return whether somebody is logged in with a token."""
+        """Return whether any session is logged in with a token."""
         return any(it.token == token for it in self._known.values())
 
     def _among(self, session: Session) -> collections.OrderedDict[str, Session]:

@@ -162,7 +162,7 @@ def sent(
 
 
 class Items(AsyncIterator[Result]):
-    """The items of a listing, one by one, or page by page for whoever keeps the token of a page."""
+    """The items of a listing, one by one, or page by page by their tokens."""
 
     def __init__(self, connection: Connection, listing: Listing[Result]) -> None:
         self._connection, self._listing = connection, listing

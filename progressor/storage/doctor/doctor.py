@@ -57,9 +57,9 @@ class Doctor:
         self._run: _Run | None = None
 
     async def examine(self) -> Examination:
-        """Return what the checks find; whoever asks during a run waits for that one.
+        """Return what the checks find; callers during a run share it.
 
-        Cancelling this does not end the run, which nobody could stop.
+        Cancelling this does not end the run, which cannot be stopped.
 
         Raises:
             StorageUnavailableError: PostgreSQL cannot be reached, or the connection was lost.
@@ -79,7 +79,7 @@ class Doctor:
     def _fill(self, run: _Run) -> None:
         try:
             found = examine(self._config, self._dsn, deep=False, timeout=TIMEOUT)
-        except Exception as error:  # noqa: BLE001  # raised again by whoever waits for the run
+        except Exception as error:  # noqa: BLE001  # raised again in each caller that waits
             run.set_exception(error)
         else:
             kept_until = self._clock.monotonic() + KEPT_SECONDS

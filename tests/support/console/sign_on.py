@@ -1,4 +1,4 @@
-"""Single sign-on at the issuer of the tests: whoever asks is let in as `claims` say."""
+"""Single sign-on at the issuer of the tests: each login succeeds as `claims` say."""
 
 import base64
 import hashlib

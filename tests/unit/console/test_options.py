@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from progressor import errors
-from progressor.cli.console import Addresses, OpenIdInput, console
+from progressor.cli.top.console import Addresses, OpenIdInput, console
 from progressor.console.options import Options
 
 

@@ -40,7 +40,7 @@ BROAD_CATCHERS = {
 }
 TASKS_WITHOUT_GROUP = {
     "console/live.py": "the last watcher of a page ends its task, and a bug in one ends no other",
-    "console/visits/logins.py": "whoever waits for a renewal may leave; it ends within seconds",
+    "console/visits/logins.py": "its waiter may leave, and a renewal goes on for seconds at most",
     "console/serving.py": "the context waits for it; a group would wrap what its body raises",
     "sdk/processor/requests.py": "a group would wrap what the user's block raises",
     "sdk/transport/session.py": "a client has no task group; `close` ends its tasks",
