@@ -43,6 +43,9 @@ DESCRIBE_TIMEOUT_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 """How long a step waits for a channel that is about to connect."""
 
+LOSS_SECONDS = 0.1
+"""How long a channel is given to learn of a connection that a call has lost."""
+
 REFUSED_SECONDS = 300.0
 EARLY_END_SECONDS = 5.0
 
@@ -103,6 +106,8 @@ class Connection:
         self._described_at = 0.0
         self.namespace_count = 0
         self.call_count = 0
+        self.losses = 0
+        """How often the channel was seen to lose its connection."""
         self._loop = asyncio.get_running_loop()
         self._stream: Stream | None = None
         # Streams that take no more steps and still have open ones.
@@ -121,6 +126,18 @@ class Connection:
     def is_connected(self) -> bool:
         """Whether the channel is connected at this moment."""
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+    async def has_lost(self, losses: int) -> bool:
+        """Whether it has lost its connection since it had lost it so many times.
+
+        A call that is cut off may learn of it before the channel does, so that one which still
+        seems connected is given a moment. By then it may also be connected again.
+        """
+        if self.losses == losses and self.is_connected:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOSS_SECONDS):
+                    await self._changed.wait()
+        return self.losses > losses or not self.is_connected
 
     async def connect(self, seconds: float) -> str | None:
         """Wait until the channel is connected; return why it is not, None: it is."""
@@ -168,6 +185,7 @@ class Connection:
                 if self.is_ready and not was_ready:
                     self._on_ready()
                 await self.channel.wait_for_state_change(state)
+                self.losses += self.is_ready
 
     @property
     def is_idle(self) -> bool:

@@ -187,6 +187,7 @@ class ProcessorClient:
             stream = self._channels.stream_of(connection)
             if stream is None:
                 return None
+            losses = connection.losses
             answer = await stream.ask(request, deadline, task)
             if answer is None:
                 continue
@@ -195,7 +196,8 @@ class ProcessorClient:
                     self._suspect(task.task_id)
                 if stream.was_unavailable:
                     # Such as a proxy that is connected, with no processor behind it.
-                    return dataclasses.replace(answer, unreachable=connection.is_connected)
+                    lost = await connection.has_lost(losses)
+                    return dataclasses.replace(answer, unreachable=not lost)
             return answer
         return None
 
@@ -248,10 +250,11 @@ class ProcessorClient:
             ),
         )
         kept = self._channels.keep_deadline(call, task, deadline) if moves else None
+        losses = connection.losses
         try:
             return await call
         except aio.AioRpcError as error:
-            return _failed(connection, error)
+            return await _failed(connection, losses, error)
         except asyncio.CancelledError:
             # gRPC also raises this when the channel is closed during the call. Only a
             # cancellation that was requested of this asyncio task is passed on to the worker.
@@ -302,11 +305,11 @@ def _bound(namespace: Namespace, target: str) -> Namespace:
     return dataclasses.replace(namespace, name=name, processor_targets=(target,))
 
 
-def _failed(connection: Connection, error: aio.AioRpcError) -> Failed:
+async def _failed(connection: Connection, losses: int, error: aio.AioRpcError) -> Failed:
     failed = failures.failure_of(error)
     if failed.code == code_pb2.UNAVAILABLE:
         connection.note_unavailable()
-    if error.code() is grpc.StatusCode.UNAVAILABLE and not connection.is_connected:
+    if error.code() is grpc.StatusCode.UNAVAILABLE and await connection.has_lost(losses):
         # It was connected when the step was sent: the step may be what crashed it.
         return dataclasses.replace(failed, unreachable=False)
     return failed

@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.processor.channels import Channels, Connection
+from tests.support.processor.scripted import ScriptedProcessor
 
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 
@@ -128,6 +129,27 @@ async def test_where_all_targets_fail_they_are_still_taken_in_turn(channels: Cha
         await _fail((await channels.take(asked)).channel)
 
     assert sorted(await targets_of(channels, asked, 2)) == [A, B]
+
+
+async def test_a_connection_that_was_lost_is_known_to_be_when_it_is_back(carried: Channels) -> None:
+    back = asyncio.Event()
+    carried.on_connected = lambda _name: back.set()
+    async with ScriptedProcessor() as processor:
+        connection = await carried.take(namespace(processor.target))
+        assert await connection.connect(10) is None
+        losses = connection.losses
+        kept = await connection.has_lost(losses)
+
+        back.clear()
+        processor.relay.cut()
+        async with asyncio.timeout(10):
+            await back.wait()
+
+        assert not kept
+        assert connection.is_connected
+        assert await connection.has_lost(losses)
+        assert not await connection.has_lost(connection.losses)
+        await carried.give_back(connection)
 
 
 async def test_close_closes_every_channel(channels: Channels) -> None:
