@@ -416,7 +416,7 @@ def _predicate(cause: Cause, wait: Wait) -> str:  # noqa: C901, PLR0911, PLR0912
         case GatesFull(gates=gates):
             return f"waits for {', and for '.join(map(_of_gate, gates))}."
         case NoFreeWorker():
-            return _of_crowd(cause)
+            return _of_crowd(cause, wait)
         case ProcessorUnreachable():
             return _of_outage(cause, wait)
         case NoReplica():
@@ -460,7 +460,7 @@ def _of_gate(wait: GateWait) -> str:
     )
 
 
-def _of_crowd(cause: NoFreeWorker) -> str:
+def _of_crowd(cause: NoFreeWorker, wait: Wait) -> str:
     counts = f"{cause.busy_count} of {cause.worker_count} are busy"
     if not cause.worker_count:
         state = ", and no worker has taken it yet"
@@ -469,7 +469,7 @@ def _of_crowd(cause: NoFreeWorker) -> str:
     else:
         state = f", and no worker is free: {counts}"
     reach = _unreachable(cause.processor_unreachable_since)
-    return f"has been due since {_at(cause.since)}{state}.{reach}"
+    return f"has been due since {_at(cause.since)}{_after(wait)}{state}.{reach}"
 
 
 def _of_outage(cause: ProcessorUnreachable, wait: Wait) -> str:

@@ -489,6 +489,9 @@ SENTENCES: list[tuple[tuple[Cause, ...], dict[str, Any], str]] = [
     ((ProcessFailed(since=NOW, until=ahead(1)),), {},
      f"is held: its process has been in error since {AT}. It is a timer, until {AT_1}."),
     ((CROWDED,), {}, f"has been due since {AT}, and no worker is free: 10 of 10 are busy."),
+    ((CROWDED,), {"last_error": ERROR},
+     (f"has been due since {AT}, after AWAY: connection refused, and no worker is free: 10 of 10 "
+      "are busy.")),
     ((ALMOST,), {},
      f"has been due since {AT}; a worker is about to take it: 9 of 10 are busy. {UNREACHED}"),
     ((ProcessorUnreachable(since=NOW, processor_unreachable_since=NOW),), {},
