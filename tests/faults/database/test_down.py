@@ -58,6 +58,7 @@ def own_observer(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["cut", *CUT_OFF, *ABSENT])
 async def test_a_disaster_under_load_costs_no_call_and_nobody_has_to_help(
     loaded_env: Env, mortal: Cluster, conninfo: str, own_way: Proxy, name: str

@@ -44,6 +44,7 @@ async def served(
         yield client, processor
 
 
+@pytest.mark.matrix
 @MODES
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_killed_processor_does_again_only_what_was_not_stored(
@@ -77,6 +78,7 @@ async def killed(
         await victim.left()
 
 
+@pytest.mark.matrix
 @MODES
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_killed_replica_has_done_again_only_what_was_not_stored(

@@ -29,6 +29,7 @@ async def _beat_since(client: Client, before: Activity) -> bool:
     return all(it.heartbeat_at != seen.get(it.replica_id) for it in living)
 
 
+@pytest.mark.slow
 async def test_a_storm_of_pauses_and_kills_starts_nothing_in_a_pause_and_loses_nothing(
     second_replica: Replica, tmp_path: Path
 ) -> None:

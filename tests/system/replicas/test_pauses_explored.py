@@ -159,6 +159,7 @@ async def explore(first: Replica, second: Replica, actions: list[tuple[str, str,
         assert {task_id for task_id, _ in asked} >= explorer.open.keys()
 
 
+@pytest.mark.slow
 async def test_nothing_begins_in_a_pause_and_all_is_done_once_after_it(
     second_replica: Replica, third: Replica
 ) -> None:

@@ -104,6 +104,8 @@ def broken_by(change: Callable[[dict[str, Any]], None], folder: Path) -> str:
     return str(caught.value)
 
 
+# Slow, since promtool takes seconds for each.
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_alert_that_was_changed_is_found_out(mutant: str, tmp_path: Path) -> None:
     changed: set[str] = set()
@@ -120,6 +122,7 @@ def test_each_alert_that_was_changed_is_found_out(mutant: str, tmp_path: Path) -
     assert {alert for alert in changed if alert not in said} == set()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mutant", ["never", "without newcomers"])
 @pytest.mark.parametrize(
     "record",
