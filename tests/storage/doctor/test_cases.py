@@ -51,6 +51,12 @@ def told(*steps: str) -> str:
     return change("facts", f"'{{{loads}}}'")
 
 
+def unreached(seconds: str, others: str | None = None) -> str:
+    """Return a change that has replicas tell for how long a processor is out of their reach."""
+    first, rest = (f'{{"orders": [0, 100, {it}]}}' for it in (seconds, others or seconds))
+    return change("facts", f"(CASE replica_id WHEN 1 THEN '{first}' ELSE '{rest}' END)::json")
+
+
 def replies(count: int, deleted_count: int) -> tuple[str, ...]:
     """Return what leaves dead rows, and has them in the statistics."""
     return (
@@ -134,6 +140,24 @@ CASES = [
         "ProcessorService.Describe",
     ),
     Case("of a replica long gone", "large_steps", (replica(heartbeat=HOUR_AGO), told(NEAR))),
+    Case("reached", "processors", (replica(), unreached("null"))),
+    Case("out of reach just now", "processors", (replica(), unreached("5"))),
+    Case(
+        "out of reach of one long gone",
+        "processors", (replica(heartbeat=HOUR_AGO), unreached("600")),
+    ),
+    Case(
+        "out of reach of one of two",
+        "processors", (replica(1), replica(2), unreached("600", "null")), State.WARNING,
+        "the processors of 1 namespace cannot be reached, for 10 min at most$",
+        ("orders: for 10 min, by 1 of 2 replicas$",),
+        "progressor namespace get",
+    ),
+    Case(
+        "out of reach of all, with tasks that are due",
+        "processors", (replica(1), replica(2), unreached("600"), scheduled()), State.WARNING,
+        offenders=("orders: for 10 min, by 2 of 2 replicas$",),
+    ),
     Case(
         "one that serves", "heartbeats", (replica(), scheduled()),
         words="1 replica serving, 0 draining, 0 silent$",
@@ -199,6 +223,15 @@ CASES = [
     *(
         Case(f"due {due}", "due_tasks", (replica(), scheduled(due=due)))
         for due in (A_SECOND_AGO, IN_AN_HOUR, "NULL")
+    ),
+    Case(
+        "due although one of two reaches its processor",
+        "due_tasks", (replica(1), replica(2), unreached("600", "null"), scheduled()),
+        State.FAILED, ".*although there are free workers",
+    ),
+    Case(
+        "due, and its processor is out of reach",
+        "due_tasks", (replica(), unreached("600"), scheduled()),
     ),
     Case("due in a paused namespace", "due_tasks", (replica(), scheduled(), paused("1 day"))),
     Case(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psycopg.rows import DictRow
 
@@ -125,10 +125,14 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
 def due_verdict(doctor_run: DoctorRun) -> Verdict:
     serving = len(see_replicas(doctor_run).serving)
     backlog = _read_backlog(doctor_run)
+    # What waits for a pause to end, or for a processor to come back, is of another check.
+    excused = {row["namespace"] for row in backlog if row["is_paused"]} | {
+        name for name, seconds in _see_processors(doctor_run).items() if None not in seconds
+    }
     late = [
         row
         for row in backlog
-        if not row["is_paused"] and (row["overdue_for"] or 0) > OVERDUE.total_seconds()
+        if row["namespace"] not in excused and (row["overdue_for"] or 0) > OVERDUE.total_seconds()
     ]
     if not late:
         due = sum(row["due_count"] for row in backlog)
@@ -160,6 +164,31 @@ def due_verdict(doctor_run: DoctorRun) -> Verdict:
             "whether PostgreSQL is busy."
         ),
         offenders=named,
+    )
+
+
+def processors_verdict(doctor_run: DoctorRun) -> Verdict:
+    seen = _see_processors(doctor_run)
+    limit = OVERDUE.total_seconds()
+    missed = {
+        name: [it for it in seconds if it is not None]
+        for name, seconds in seen.items()
+        if any(it is not None and it > limit for it in seconds)
+    }
+    if not missed:
+        return findings.ok("no processor has been out of reach for long")
+    return findings.warning(
+        f"the processors of {count_of(len(missed), 'namespace')} cannot be reached, "
+        f"for {span_of(max(map(max, missed.values())))} at most",
+        advice=(
+            "See whether they run, at the targets of their namespaces (`progressor namespace get "
+            "NAME`), and whether the hosts of these replicas reach them. Their tasks wait."
+        ),
+        offenders=[
+            f"{name}: for {span_of(max(seconds))}, by {len(seconds)} of "
+            f"{count_of(len(seen[name]), 'replica')}"
+            for name, seconds in sorted(missed.items(), key=lambda it: -max(it[1]))
+        ],
     )
 
 
@@ -285,6 +314,7 @@ CHECKS = (
     *checks(
         "work",
         due_tasks=due_verdict,
+        processors=processors_verdict,
         pauses=paused_verdict,
         long_steps=long_steps_verdict,
         lost_leases=lost_leases_verdict,
@@ -301,6 +331,19 @@ def _read_backlog(doctor_run: DoctorRun) -> list[DictRow]:
         counted_max=COUNTED_MAX,
         worker_count_max=_DEFAULTS.worker_count_max,
     )
+
+
+def _see_processors(doctor_run: DoctorRun) -> Mapping[str, Sequence[float | None]]:
+    """Return for each namespace for how long its processor is out of reach of each living replica.
+
+    None: the replica reaches it.
+    """
+    living = {row["replica_id"] for row in see_replicas(doctor_run).living}
+    found: dict[str, list[float | None]] = {}
+    for row in doctor_run.rows(_SQL["read_processors"]):
+        if row["replica_id"] in living:
+            found.setdefault(row["namespace"], []).append(row["unreachable_for"])
+    return found
 
 
 def _nobody_serves(doctor_run: DoctorRun, words: str, silent: list[str]) -> Verdict:

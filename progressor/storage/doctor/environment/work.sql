@@ -12,6 +12,13 @@ SELECT r.replica_id, r.name, r.version, r.functions, r.draining,
 FROM progressor.replicas r
 ORDER BY r.replica_id
 
+-- name: read_processors
+-- For how many seconds each replica has not reached the processor of a namespace; null: it has.
+SELECT f.key AS namespace, r.replica_id, (f.value ->> 2)::double precision AS unreachable_for
+FROM progressor.replicas r
+CROSS JOIN LATERAL jsonb_each(to_jsonb(r) -> 'facts') f
+ORDER BY f.key, r.replica_id
+
 -- name: read_large_steps
 -- The largest step of late of each namespace, as the replicas told with their last heartbeats: those
 -- that come near what their processors take. The nearest come first.
