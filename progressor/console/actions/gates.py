@@ -59,6 +59,7 @@ DELETE = Action(
     explanation=mark("Deletes a gate that no task holds or waits for; a new one can be set."),
     right=Right.OPERATE,
     run=_delete,
+    fits=lambda facts: not facts["gate"].held and not facts["gate"].waiting_count,
     command=lambda it: ("gate", "delete", it.name, "-n", it.namespace),
 )
 

@@ -1,5 +1,9 @@
 """Actions on one namespace."""
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 from progressor.console.actions.action import Action, Done, Entered, Field
 from progressor.console.words.words import mark
 from progressor.domain.access.rights import Right
@@ -23,6 +27,17 @@ def _pause_command(entered: Entered) -> tuple[str, ...]:
 async def _resume(entered: Entered) -> Done:
     await entered.ask.client.namespaces.resume(entered.namespace)
     return Done(mark("Namespace %(name)s is resumed."), {"name": entered.namespace})
+
+
+def _is_paused(facts: Mapping[str, Any]) -> bool:
+    return facts["config"].pause is not None
+
+
+def _pause_now(facts: Mapping[str, Any]) -> Mapping[str, str]:
+    pause = facts["config"].pause
+    if pause is None:
+        return {}
+    return {"reason": pause.reason, "refuse_requests": "yes" if pause.refuses_requests else ""}
 
 
 PAUSE = Action(
@@ -49,6 +64,15 @@ PAUSE = Action(
     ),
     run=_pause,
     command=_pause_command,
+    fits=lambda facts: facts["config"].pause is None,
+)
+CHANGE_PAUSE = dataclasses.replace(
+    PAUSE,
+    name="change-pause",
+    word=mark("Change the pause"),
+    explanation=mark("Changes the reason, and whether requests are refused. The namespace stays paused."),
+    fits=_is_paused,
+    initial=_pause_now,
 )
 RESUME = Action(
     name="resume",
@@ -57,7 +81,7 @@ RESUME = Action(
     right=Right.OPERATE,
     run=_resume,
     command=lambda entered: ("namespace", "resume", entered.namespace),
-    fits=lambda facts: facts["config"].pause is not None,
+    fits=_is_paused,
 )
 
-ACTIONS = (PAUSE, RESUME)
+ACTIONS = (RESUME, PAUSE, CHANGE_PAUSE)

@@ -57,6 +57,14 @@ async def test_a_namespace_is_paused_with_a_reason_and_resumed(env: Env, visitor
     listed = (await visitor.get("/namespaces")).region.one(id=f"namespace-{env.namespace}")
     assert "the disk is full" in listed.text
 
+    assert not done.page.all("a", href=f"/namespaces/{env.namespace}?do=pause")
+    form = (await visitor.follow(done.page.link("Change the pause"))).page.form(do="change-pause")
+    assert form.fields["reason"] == "the disk is full"
+    done = await visitor.send(form, reason="a new disk", refuse_requests="")
+    pause = (await env.client.namespaces.get(env.namespace)).pause
+    assert pause is not None
+    assert (pause.reason, pause.refuses_requests) == ("a new disk", False)
+
     form = (await visitor.follow(done.page.link("Resume"))).page.form(do="resume")
     resumed = await visitor.send(form)
     assert "Not paused." in resumed.region.text
