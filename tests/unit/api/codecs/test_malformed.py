@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.api.calls.malformed import Malformed, deserializer
+from progressor.api.calls.malformed import FIELDS_MAX, Malformed, deserializer
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 
@@ -77,3 +77,17 @@ def varint(value: int) -> bytes:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*out, value])
+
+
+def test_only_the_first_fields_are_looked_at() -> None:
+    def after(count: int) -> str:
+        return field_of(pb.CallRequest, b"\xa0\x06\x01" * count + piece(1, BAD))
+
+    assert after(FIELDS_MAX - 1) == "namespace"
+    assert after(FIELDS_MAX) == "request"
+
+
+def test_fields_of_nested_messages_count_as_well() -> None:
+    events = piece(10, piece(3, b"")) * (FIELDS_MAX // 2)
+
+    assert field_of(pb.PutRequest, events + piece(1, BAD)) == "request"
