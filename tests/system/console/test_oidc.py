@@ -5,12 +5,14 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import Browser, expect
 
 from progressor import access_errors
 from progressor.console.visits.logins import BEGUN_MAX
@@ -134,6 +136,21 @@ async def test_a_user_comes_back_to_the_page_with_the_rights_of_their_name(corp:
     assert (query["response_type"], query["code_challenge_method"]) == ("code", "S256")
     assert query["redirect_uri"] == f"{corp.console.address}login/callback"
     assert (form["client_id"], form["redirect_uri"]) == (CLIENT_ID, query["redirect_uri"])
+
+
+async def test_a_real_browser_logs_in_watches_and_logs_out(corp: Corp, browser: Browser) -> None:
+    async with await browser.new_context(base_url=corp.console.address, locale="en") as context:
+        window = await context.new_page()
+        await window.goto(_PROCESS.removeprefix("/"))
+        await window.locator("a.primary").click()
+        await expect(window).to_have_url(re.compile(f"{_PROCESS}$"))
+        await expect(window.locator("#live-state")).to_have_text("live")
+        await expect(window.get_by_role("link", name="Terminate")).to_be_visible()
+        await window.locator("header summary").click()
+        await window.get_by_role("button", name="Log out").click()
+        await expect(window.locator("h1")).to_have_text("Log in")
+        await window.go_back()
+        await expect(window.locator("h1")).to_have_text("Log in")
 
 
 async def test_a_user_has_the_rights_of_their_groups(corp: Corp) -> None:

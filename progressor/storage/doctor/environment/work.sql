@@ -16,7 +16,7 @@ ORDER BY r.replica_id
 -- For how many seconds each replica has not reached the processor of a namespace; null: it has.
 SELECT f.key AS namespace, r.replica_id, (f.value ->> 2)::double precision AS unreachable_for
 FROM progressor.replicas r
-CROSS JOIN LATERAL jsonb_each(to_jsonb(r) -> 'facts') f
+CROSS JOIN LATERAL jsonb_each(nullif(to_jsonb(r) -> 'facts', 'null')) f
 ORDER BY f.key, r.replica_id
 
 -- name: read_large_steps
@@ -26,7 +26,7 @@ SELECT f.key AS namespace, f.value -> 7 ->> 0 AS process_id,
     (f.value -> 7 ->> 1)::bigint AS size_bytes, (f.value -> 7 ->> 2)::bigint AS limit_bytes,
     extract(epoch FROM clock_timestamp() - r.heartbeat_at)::double precision AS silent_for
 FROM progressor.replicas r
-CROSS JOIN LATERAL jsonb_each(to_jsonb(r) -> 'facts') f
+CROSS JOIN LATERAL jsonb_each(nullif(to_jsonb(r) -> 'facts', 'null')) f
 WHERE jsonb_typeof(f.value -> 7) = 'array'
 ORDER BY (f.value -> 7 ->> 1)::numeric / (f.value -> 7 ->> 2)::numeric DESC
 LIMIT %(limit)s
