@@ -70,7 +70,9 @@ CHANGE_PAUSE = dataclasses.replace(
     PAUSE,
     name="change-pause",
     word=mark("Change the pause"),
-    explanation=mark("Changes the reason, and whether requests are refused. The namespace stays paused."),
+    explanation=mark(
+        "Changes the reason, and whether requests are refused. The namespace stays paused."
+    ),
     fits=_is_paused,
     initial=_pause_now,
 )
