@@ -54,8 +54,8 @@ def guarded(
         try:
             answer = await method(request, known)
         finally:
-            if waits:
-                # What was allowed when it began may not be any more, an error neither.
+            # What was allowed when it began may not be any more, an error neither.
+            if waits and not guard.is_unchanged(known.caller, credentials_in(context)):
                 known = await admitted(rpc, request, context, guard, recorder)
         guard.show(rpc, request, answer, known.caller)
         return answer

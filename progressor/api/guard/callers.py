@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # needs a library that an engine without issuers does not loa
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SPIFFE = "peer_spiffe_id"
+_PROVEN_MAX = 1024
 _NAME_BYTES_MAX = PRINCIPAL_BYTES_MAX - len("cert:")
 _LOCAL_PEERS = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
 
@@ -70,6 +71,7 @@ class Callers:
 
     def __init__(self, clock: Clock, identity_tokens: "IdentityTokens | None" = None) -> None:
         self._clock, self._identity_tokens = clock, identity_tokens
+        self._proven: dict[str, tuple[tokens.ValidToken, Principal]] = {}
 
     def principal_of(self, credentials: Credentials, access: Access) -> Principal:
         """Return the principal that the credentials prove.
@@ -90,6 +92,18 @@ class Callers:
         return Principal(name=first, groups=tuple(others), credential=credentials.fingerprint)
 
     def _of_api_token(self, token: str, access: Access) -> Principal:
+        proven = self._proven.get(token)
+        # Another object: the tokens have been read again, and this one may have been revoked.
+        if proven is None or access.tokens.get(proven[0].token_id) is not proven[0]:
+            proven = self._prove(token, access)
+        known, principal = proven
+        if known.expires_at is not None and known.expires_at <= self._clock.now():
+            _refuse(f"token {known.token_id}, which has expired")
+        access.note_used(known.token_id)
+        return principal
+
+    def _prove(self, token: str, access: Access) -> tuple[tokens.ValidToken, Principal]:
+        """Check the secret of a token, and remember it: of 3.4 us that takes 2.4."""
         parts = tokens.split(token)
         if parts is None:
             _refuse("a bearer token that is not an API token")
@@ -99,10 +113,11 @@ class Callers:
             _refuse(f"token {token_id}, which is unknown, revoked or expired")
         if not tokens.is_secret_of(secret, known):
             _refuse(f"token {token_id} with a wrong secret")
-        if known.expires_at is not None and known.expires_at <= self._clock.now():
-            _refuse(f"token {token_id}, which has expired")
-        access.note_used(token_id)
-        return Principal(name=f"token:{known.name}", credential=token_id)
+        if len(self._proven) >= _PROVEN_MAX:
+            self._proven.clear()
+        principal = Principal(name=f"token:{known.name}", credential=token_id)
+        self._proven[token] = found = (known, principal)
+        return found
 
 
 def _refuse(why: str) -> NoReturn:

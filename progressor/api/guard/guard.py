@@ -103,6 +103,14 @@ class Guard:
         principal = self._callers.principal_of(credentials, access)
         return Caller(principal, access.rules.permissions_of(principal))
 
+    def is_unchanged(self, caller: Caller, credentials: Credentials) -> bool:
+        """Return whether the credentials still prove this caller, with these permissions."""
+        try:
+            now = self._caller(credentials)
+        except errors.ProgressorError:
+            return False
+        return now.permissions is caller.permissions and now.principal == caller.principal
+
     def check(self, rpc: str, request: Any, caller: Caller) -> None:  # noqa: ANN401  # of the RPC
         """Raise PermissionDeniedError unless the caller may send the request."""
         right, places = RULES[rpc].right, tuple(RULES[rpc].places(request))
