@@ -112,7 +112,7 @@ _COMMANDS = {
     "Processes": (
         ("start", "processes.processes:start", "Create a process."),
         ("call", "processes.processes:call", "Run a call on a process."),
-        ("notify", "processes.processes:notify", "Send a call that nobody waits for."),
+        ("notify", "processes.processes:notify", "Send a call without waiting for its response."),
         ("repair", "processes.processes:repair", "Let the processor repair a broken process."),
         ("retry", "processes.processes:retry", "Run the task that broke a process again."),
         (
@@ -142,7 +142,7 @@ _BULK_COMMANDS = (
     ("retry", "processes.bulk:retry", "Run the task that broke each process again."),
     ("simple-repair", "processes.bulk:simple_repair", "Repair each without its processor."),
     ("repair", "processes.bulk:repair", "Let the processor repair each."),
-    ("notify", "processes.bulk:notify", "Send each a call that nobody waits for."),
+    ("notify", "processes.bulk:notify", "Send each a call without waiting for its response."),
     ("cancel", "processes.bulk:cancel", "Cancel the first task of each."),
     ("terminate", "processes.bulk:terminate", "End each, and keep its record."),
     ("remove", "processes.bulk:remove", "Delete each."),

@@ -139,7 +139,7 @@ async def remind(step: Step[Order]) -> None:
 
 @orders.timeout("expiry")
 async def expire(step: Step[Order]) -> None:
-    """End an order that nobody has paid."""
+    """End an order that has not been paid."""
     step.emit({"expired": step.state.item})
     step.complete({"shipped": False})
 

@@ -66,7 +66,7 @@ def fetch_json(
         timeout: In seconds, for all of it.
 
     Raises:
-        HttpsError: There is no answer in time, or it is too large or not a JSON object.
+        HttpsError: No answer came in time, or it is too large or not a JSON object.
     """
     content = None if form is None else urlencode(form).encode()
     sent = {"Content-Type": "application/x-www-form-urlencoded"} if form is not None else {}
@@ -93,7 +93,7 @@ def exchanged(  # what a request has, keyword-only
     """Return the status and the body of an answer; a request with a body is a POST, else a GET.
 
     Raises:
-        HttpsError: There is no answer in time, or it is too large.
+        HttpsError: No answer came in time, or it is too large.
     """
     try:
         parts = split_url(url)

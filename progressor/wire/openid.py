@@ -130,7 +130,7 @@ class OpenIdClient:
 
 
 def claims_of(token: str) -> Mapping[str, Any]:
-    """Return the claims of a token, unverified; none if it is no JWT."""
+    """Return the claims of a token, unverified; none if it is not a JWT."""
     try:
         content = token.split(".")[1]
         found = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))

@@ -125,7 +125,7 @@ async def follow(
 async def head(*, options: EngineOptions = EngineOptions()) -> None:
     """Print both ends of the chain.
 
-    Keep the number and the hash of the head where nobody can change them: they prove later that no
+    Keep the number and the hash of the head where they cannot be changed: they prove later that no
     entry up to it was changed.
     """
     async with client_of(options) as client:

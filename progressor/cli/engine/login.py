@@ -54,7 +54,7 @@ async def login(
     known = contexts.read()
     name = context or known.current
     if not name:
-        raise bad_input("--context", "must be given: there is no current context")
+        raise bad_input("--context", "must be given: no context is current")
     given = {"issuer": issuer, "client_id": client_id, "scope": scope, "token": token}
     fields: dict[str, Any] = {key: it for key, it in given.items() if it}
     before = known.get(name)

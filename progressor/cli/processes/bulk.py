@@ -180,7 +180,7 @@ async def notify(
     how: BulkInput = BulkInput(),
     scope: Scope = Scope(),
 ) -> ExitCode:
-    """Notify each matching process: send it a call that nobody waits for."""
+    """Notify each matching process: send it a call without waiting for its response."""
     return await _run(BulkKind.NOTIFY, processes, how, scope, payload.payload())
 
 

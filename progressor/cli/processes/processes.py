@@ -327,7 +327,7 @@ async def notify(
     constraints: ConstraintsInput = ConstraintsInput(),
     options: NamespaceOptions = NamespaceOptions(),
 ) -> None:
-    """Notify a process: send it a call that nobody waits for; print the id of its task.
+    """Notify a process: send it a call without waiting for its response; print the id of its task.
 
     Returns once the task is durable. `progressor await` waits for its end.
     """

@@ -21,7 +21,7 @@ from progressor.runtime.core.context import Context
 from progressor.telemetry.instruments import Labels
 
 FULL_SECONDS = 5.0
-"""When to try again if a process must finish first: nobody knows when that will be."""
+"""When to try again if a process must finish first, which may be at any time."""
 
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.05, 1.0
 """How often held timers are looked at: for so much of their share at once."""

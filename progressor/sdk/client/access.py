@@ -111,7 +111,7 @@ class Access(Resource[Connection]):
     def create_token(
         self, name: str, *, lifetime: Seconds | None = None, timeout: Seconds | None = None
     ) -> Exchange[tuple[ApiToken, str]]:
-        """Create an API token; return it with its text, which nobody can read again.
+        """Create an API token; return it with its text, which cannot be read again.
 
         Its principal is ``token:NAME``. Several tokens may have one name, so that a new one can
         replace an old one.

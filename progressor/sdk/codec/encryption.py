@@ -71,7 +71,7 @@ class Encrypted:
         """Return the decrypted `data` as the other codec decodes it.
 
         Raises:
-            KeyNotFoundError: There is no key with the id in `data`.
+            KeyNotFoundError: No key has the id in `data`.
             DecryptionError: `data` was changed, or encrypted with another key of that id.
             ValueError: It is not encrypted, or not a `kind`.
         """

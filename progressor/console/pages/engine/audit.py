@@ -95,7 +95,7 @@ async def _entry(ask: Ask, number: int) -> AuditEntry:
     found, _ = await ask.client.access.audit_behind(number - 1, page_size=1)
     entry = next((it for it in found if it.number == number), None)
     if entry is None:
-        message = f"there is no audit entry {number} that you may see"
+        message = f"no audit entry {number} is visible to you"
         raise errors.NotFoundError(message)
     return entry
 

@@ -85,7 +85,7 @@ def versions_verdict(doctor_run: DoctorRun) -> Verdict:
             ],
         )
     if not builds:
-        return findings.ok("there is no replica")
+        return findings.ok("no replica is known")
     [(version, _)] = builds
     return findings.ok(f"{count_of(len(living), 'replica')} of version {version}")
 
@@ -115,7 +115,7 @@ def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
             ],
         )
     if not reported:
-        return findings.ok("there is no replica")
+        return findings.ok("no replica is known")
     furthest = max(abs(row["clock_offset"]) for row in reported)
     return findings.ok(
         f"{count_of(len(reported), 'clock')} within {span_of(furthest)} of PostgreSQL's"
