@@ -180,6 +180,16 @@ test-unit: $(DONE)/dev ## Without I/O: unit and property
 test-storage: $(DONE)/dev ## On PostgreSQL
 	$(RUN) pytest tests/storage $(ARGS)
 
+# Where the `postgres` of another major version is; the plan tests are those that tell versions apart.
+POSTGRES ?= /usr/lib/postgresql/15/bin
+PLANS = $(wildcard tests/storage/*/test*plans*.py tests/storage/*/*/test*plans*.py) \
+  tests/storage/steps/test_own_clock.py tests/storage/gates/test_reads.py \
+  tests/storage/postgres/test_collation.py
+
+.PHONY: test-plans
+test-plans: $(DONE)/dev ## What statements read on another PostgreSQL: POSTGRES=directory of its binaries
+	PROGRESSOR_TEST_BINARIES=$(POSTGRES) $(RUN) pytest $(PLANS) -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
+
 .PHONY: test-system
 test-system: $(DONE)/dev ## Over gRPC, and against the model
 	$(RUN) pytest tests/system tests/model $(ARGS)

@@ -62,6 +62,9 @@ GROWING = {"processes", "tasks", "schedule", "events"}
 PER_ITEM = 12
 """Rows that may be read per table for one item: its own, by several statements, and neighbours."""
 
+PAGES_PER_ITEM = 40
+"""Pages of indexes that may be read per table for one item, on any version of PostgreSQL."""
+
 HOUR = dt.timedelta(hours=1)
 WAITING_NUMBERS = range(10_001, 10_001 + BATCH)
 RUNNING_NUMBERS = range(WAITING + 1, WAITING + 1 + BATCH)
@@ -338,6 +341,7 @@ def unbounded(reads: Any, items: int) -> dict[str, Reads]:
         for table, each in found.items()
         if (table in GROWING and each.sequential)
         or each.by_index > max(PER_ITEM * items, 0 if table in GROWING else RUNNING)
+        or each.index_pages > PAGES_PER_ITEM * items
     }
 
 

@@ -29,6 +29,10 @@ from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.functions import Function
 
 DSN_VARIABLE = "PROGRESSOR_TEST_DSN"
+BINARIES_VARIABLE = "PROGRESSOR_TEST_BINARIES"
+"""Names the directory of `postgres` and `initdb` of the embedded servers, for another version."""
+
+_OTHER_ORDER = "ENCODING 'UTF8' LOCALE 'C' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 
 
 class Cluster:
@@ -65,6 +69,23 @@ class Cluster:
         source = "template0" if template is None else self._templates[template]
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         self._execute(statement.format(sql.Identifier(name), sql.Identifier(source)))
+        self._databases.add(name)
+        return make_conninfo(self.conninfo, dbname=name)
+
+    def create_unordered_database(self) -> str:
+        """Return the conninfo of an empty database whose collation is not that of the keys.
+
+        Where the server has no ICU it is like any other.
+        """
+        self._made += 1
+        name = f"{self._prefix}_{self._made}"
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            query = "SELECT FROM pg_collation WHERE collname = 'en-US-x-icu' LIMIT 1"
+            order = sql.SQL(
+                _OTHER_ORDER if connection.execute(query).fetchone() is not None else ""
+            )
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE template0 {}")
+        self._execute(statement.format(sql.Identifier(name), order))
         self._databases.add(name)
         return make_conninfo(self.conninfo, dbname=name)
 
@@ -169,7 +190,7 @@ def _unused_cluster() -> Path:
     """Return where a cluster is that no server runs on, made once per process."""
     home = Path(tempfile.mkdtemp(prefix="progressor-unused-", dir="/tmp"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    with EmbeddedPostgres(data_directory=home / "data"):
+    with EmbeddedPostgres(data_directory=home / "data", binaries=_binaries()):
         return home / "data"
 
 
@@ -178,8 +199,15 @@ def _embedded_cluster(*, durable: bool) -> Cluster:
     home = Path(tempfile.mkdtemp(prefix="progressor-tests-", dir="/tmp"))
     put_cluster(home / "data")
     settings = {} if durable else {"fsync": "off"}
-    embedded = EmbeddedPostgres(data_directory=home / "data", settings=settings, durable=durable)
+    embedded = EmbeddedPostgres(
+        data_directory=home / "data", binaries=_binaries(), settings=settings, durable=durable
+    )
     return Cluster(embedded.start(), embedded, home)
+
+
+def _binaries() -> Path | None:
+    directory = os.environ.get(BINARIES_VARIABLE)
+    return Path(directory) if directory else None
 
 
 def direct(statement: bytes) -> Direct[tuple[Any, ...]]:

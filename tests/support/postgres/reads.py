@@ -1,7 +1,9 @@
-"""What a piece of work reads: rows by sequential scans and by index, per table, in its transaction.
+"""What a piece of work reads: rows by sequential scans and by index, pages of indexes; per table.
 
 PostgreSQL counts them itself; pg_stat_xact_user_tables has what this transaction has not told the
 world yet. The work is undone afterwards, so that every measurement finds the same tables.
+
+Pages show what rows do not: an index that is read from end to end for one row, or skipped through.
 """
 
 import dataclasses
@@ -30,6 +32,7 @@ _COUNTERS: LiteralString = """
 class Reads:
     sequential: int
     by_index: int
+    index_pages: int = 0
 
 
 async def reads_of(
@@ -38,19 +41,36 @@ async def reads_of(
     """Do some work of a replica on a connection, undo it, and return what it read."""
     # Some look at what the clock of PostgreSQL costs.
     worker = store(lent(connection), clock=cast("ManualClock", clock), replica_id=REPLICA)
-    found: dict[str, Reads] = {}
+    pages_before = await _pages(connection)
     async with connection.transaction(force_rollback=True):
         before = await _counters(connection)
         await work(worker)
-        for table, (sequential, by_index) in (await _counters(connection)).items():
-            was = before.get(table, (0, 0))
-            found[table] = Reads(sequential=sequential - was[0], by_index=by_index - was[1])
-    return found
+        after = await _counters(connection)
+    pages = await _pages(connection)
+    nothing = (0, 0)
+    return {
+        table: Reads(
+            sequential=sequential - before.get(table, nothing)[0],
+            by_index=by_index - before.get(table, nothing)[1],
+            index_pages=pages.get(table, 0) - pages_before.get(table, 0),
+        )
+        for table, (sequential, by_index) in after.items()
+    }
 
 
 async def _counters(connection: Connection) -> dict[str, tuple[int, int]]:
     cursor = await connection.execute(_COUNTERS)
     return {row[0]: (row[1], row[2]) for row in await cursor.fetchall()}
+
+
+async def _pages(connection: Connection) -> dict[str, int]:
+    """Return the pages of each table's indexes that were read in this database so far."""
+    await connection.execute("SELECT pg_stat_force_next_flush()")
+    cursor = await connection.execute(
+        "SELECT relname, sum(idx_blks_hit + idx_blks_read)::bigint FROM pg_statio_user_indexes"
+        " WHERE schemaname = 'progressor' GROUP BY relname"
+    )
+    return {row[0]: row[1] for row in await cursor.fetchall()}
 
 
 def seeded_key(number: int) -> ProcessKey:
