@@ -91,6 +91,38 @@ class TestSchema:
         assert found.state is State.FAILED
         assert found.offenders == ("by_version on replicas is invalid",)
 
+    def test_an_index_in_the_order_of_an_older_collation(self, own_database: str) -> None:
+        with psycopg.connect(own_database, autocommit=True) as connection:
+            [name] = connection.execute(
+                "SELECT collname FROM pg_collation WHERE collversion IS NOT NULL"
+                " AND collencoding IN (-1, 6) AND collisdeterministic LIMIT 1"
+            ).fetchone() or pytest.skip("every collation of this server is without a version")
+        build = f'CREATE INDEX by_reason ON progressor.processes (end_reason COLLATE "{name}")'
+        execute(own_database, build)
+        before = find(own_database, "collations")
+        spoil = f"UPDATE pg_collation SET collversion = '0' WHERE collname = '{name}'"  # noqa: S608  # PostgreSQL's own
+        execute(own_database, spoil)
+
+        found = find(own_database, "collations")
+
+        assert (before.state, before.words[:7]) == (State.OK, "1 index")
+        assert found.state is State.WARNING
+        assert len(found.offenders) == 1
+        assert found.offenders[0].startswith(f"by_reason on processes: {name} was version 0, is ")
+        assert "REINDEX" in found.advice
+
+    def test_a_database_with_an_older_collation(self, own_database: str) -> None:
+        execute(
+            own_database,
+            "UPDATE pg_database SET datcollversion = '0' WHERE datname = current_database()",
+        )
+
+        found = find(own_database, "collations")
+
+        assert found.state is State.WARNING
+        assert "no index of the engine depends on it" in found.words
+        assert "REFRESH COLLATION VERSION" in found.advice
+
     @pytest.mark.parametrize(
         ("threshold", "state"),
         [("TRANSACTION_ID_AGE", State.WARNING), ("TRANSACTION_ID_AGE_LAST", State.FAILED)],

@@ -97,6 +97,42 @@ def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
     return findings.ok(f"all {len(names)} exist and are valid")
 
 
+def collations_verdict(doctor_run: DoctorRun) -> Verdict:
+    indexes = doctor_run.rows(_SQL["read_collations"])
+    stale = [
+        f"{row['name']} on {row['on_table']}: {row['collation']} was version {row['noted']}, "
+        f"is {row['current']}"
+        for row in indexes
+        if row["noted"] != row["current"]
+    ]
+    if stale:
+        return findings.warning(
+            f"{count_of(len(stale), 'index', one='is', more='are')} in the order of another "
+            "version of a collation: rows may not be found, and duplicates not be refused",
+            advice=(
+                "REINDEX INDEX CONCURRENTLY progressor.… for each; then ALTER COLLATION … REFRESH "
+                "VERSION, or ALTER DATABASE … REFRESH COLLATION VERSION where it is the default."
+            ),
+            offenders=stale,
+        )
+    database = doctor_run.row(_SQL["read_database_collation"])
+    if database["noted"] != database["current"]:
+        return findings.warning(
+            f"the collation of the database was version {database['noted']} when it was created, "
+            f"and is {database['current']}; no index of the engine depends on it",
+            advice=(
+                "REINDEX the indexes on text of other applications in this database; then ALTER "
+                f'DATABASE "{database["name"]}" REFRESH COLLATION VERSION.'
+            ),
+        )
+    if indexes:
+        return findings.ok(
+            f"{count_of(len(indexes), 'index', one='depends', more='depend')} on a collation with "
+            "a version, which has not changed"
+        )
+    return findings.ok("no index depends on the version of a collation")
+
+
 def autovacuum_verdict(doctor_run: DoctorRun) -> Verdict:
     settings = doctor_run.row(_SQL["read_autovacuum"])
     off = [f"{name} is off" for name, value in settings.items() if value != "on"]
@@ -161,6 +197,7 @@ CHECKS = (
         migrations=migrations_verdict,
         functions=functions_verdict,
         indexes=indexes_verdict,
+        collations=collations_verdict,
     ),
     *checks(
         "tables",

@@ -25,6 +25,31 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'progressor' AND t.relkind = 'r'
 ORDER BY c.relname
 
+-- name: read_collations
+-- Indexes of ours in an order that a library defines: its version when they were built, as far as PostgreSQL knows,
+-- and today's.
+SELECT c.relname AS name, t.relname AS on_table, l.collname AS collation, v.noted, v.current
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_class t ON t.oid = i.indrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_collation l ON l.oid = ANY (i.indcollation)
+JOIN pg_catalog.pg_database d ON d.datname = current_database()
+CROSS JOIN LATERAL (
+    SELECT d.datcollversion AS noted, pg_database_collation_actual_version(d.oid) AS current
+    WHERE l.collprovider = 'd'
+    UNION ALL
+    SELECT l.collversion, pg_collation_actual_version(l.oid)
+    WHERE l.collprovider <> 'd'
+) v
+WHERE n.nspname = 'progressor' AND v.noted IS NOT NULL
+ORDER BY c.relname, l.collname
+
+-- name: read_database_collation
+SELECT d.datname AS name, d.datcollversion AS noted, pg_database_collation_actual_version(d.oid) AS current
+FROM pg_catalog.pg_database d
+WHERE d.datname = current_database()
+
 -- name: read_tables
 -- Of each table: how autovacuum is set, how much is dead, when it was vacuumed last, how large it is.
 SELECT c.relname AS name,
