@@ -35,9 +35,9 @@ CREATE SEQUENCE progressor.replica_ids AS bigint;
 CREATE SEQUENCE progressor.task_ids AS bigint;
 
 CREATE TABLE progressor.access_bindings (
-    principal text NOT NULL,
-    role text NOT NULL,
-    namespace text NOT NULL,
+    principal text COLLATE "C" NOT NULL,
+    role text COLLATE "C" NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
     created_at timestamp with time zone NOT NULL,
     created_by text NOT NULL,
     CONSTRAINT access_bindings_pkey PRIMARY KEY (principal, role, namespace)
@@ -48,7 +48,7 @@ CREATE TABLE progressor.access_revision (
 );
 
 CREATE TABLE progressor.access_tokens (
-    token_id text NOT NULL,
+    token_id text COLLATE "C" NOT NULL,
     name text NOT NULL,
     secret_hash bytea NOT NULL,
     created_at timestamp with time zone NOT NULL,
@@ -73,7 +73,7 @@ CREATE TABLE progressor.audit_entries (
     entry jsonb NOT NULL,
     before jsonb,
     after jsonb,
-    result text NOT NULL DEFAULT 'OK'::text,
+    result text COLLATE "C" NOT NULL DEFAULT 'OK'::text,
     left_out bigint NOT NULL DEFAULT 0,
     number bigint,
     hash bytea,
@@ -82,16 +82,16 @@ CREATE TABLE progressor.audit_entries (
 );
 
 CREATE TABLE progressor.bulk_items (
-    operation_id text NOT NULL,
+    operation_id text COLLATE "C" NOT NULL,
     item bigint NOT NULL,
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     init_task_id bigint NOT NULL,
     broken_by bigint,
     broken_at timestamp with time zone,
     task_id bigint,
-    result text,
+    result text COLLATE "C",
     reason text,
     ended_at timestamp with time zone,
     follow boolean NOT NULL DEFAULT false,
@@ -104,7 +104,7 @@ CREATE TABLE progressor.bulk_items (
 );
 
 CREATE TABLE progressor.bulk_operations (
-    operation_id text NOT NULL,
+    operation_id text COLLATE "C" NOT NULL,
     slot smallint NOT NULL,
     kind text NOT NULL,
     state text NOT NULL DEFAULT 'matching'::text,
@@ -125,8 +125,8 @@ CREATE TABLE progressor.bulk_operations (
     failed_count bigint NOT NULL DEFAULT 0,
     next_item bigint NOT NULL DEFAULT 1,
     after_created_at timestamp with time zone,
-    after_namespace text,
-    after_process_id text,
+    after_namespace text COLLATE "C",
+    after_process_id text COLLATE "C",
     follow boolean NOT NULL DEFAULT false,
     snapshot pg_snapshot,
     cursor_item bigint,
@@ -136,8 +136,8 @@ CREATE TABLE progressor.bulk_operations (
 
 CREATE TABLE progressor.events (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     event_id bigint NOT NULL,
     task_id bigint NOT NULL,
     occurred_at timestamp with time zone NOT NULL,
@@ -153,8 +153,8 @@ CREATE TABLE progressor.events (
 );
 
 CREATE TABLE progressor.failures (
-    namespace text NOT NULL,
-    failure_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    failure_id text COLLATE "C" NOT NULL,
     reason text NOT NULL,
     message text NOT NULL,
     task_type progressor.task_type,
@@ -162,7 +162,7 @@ CREATE TABLE progressor.failures (
     first_seen_at timestamp with time zone NOT NULL,
     last_seen_at timestamp with time zone NOT NULL,
     failure_count bigint NOT NULL,
-    sample_process_id text NOT NULL,
+    sample_process_id text COLLATE "C" NOT NULL,
     CONSTRAINT failures_pkey PRIMARY KEY (namespace, failure_id),
     CONSTRAINT failures_failure_count_check CHECK ((failure_count > 0))
 ) WITH (
@@ -171,9 +171,9 @@ CREATE TABLE progressor.failures (
 
 CREATE TABLE progressor.gate_holders (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
-    gate text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
+    gate text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     hold progressor.gate_hold NOT NULL,
     is_reserved boolean NOT NULL DEFAULT false,
@@ -187,10 +187,10 @@ CREATE TABLE progressor.gate_holders (
 );
 
 CREATE TABLE progressor.gate_queues (
-    namespace text NOT NULL,
-    queue text NOT NULL,
-    gates text[] NOT NULL,
-    waits_on text,
+    namespace text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    gates text[] COLLATE "C" NOT NULL,
+    waits_on text COLLATE "C",
     head_priority smallint NOT NULL,
     head_task_id bigint NOT NULL,
     oldest_at timestamp with time zone NOT NULL,
@@ -206,8 +206,8 @@ CREATE TABLE progressor.gate_queues (
 
 CREATE TABLE progressor.gated (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     task_type progressor.task_type NOT NULL,
     state progressor.gated_state NOT NULL,
@@ -215,15 +215,15 @@ CREATE TABLE progressor.gated (
     run_at timestamp with time zone,
     ready_at timestamp with time zone NOT NULL,
     priority smallint NOT NULL,
-    order_key text,
+    order_key text COLLATE "C",
     order_version integer[],
-    gates text[] NOT NULL,
+    gates text[] COLLATE "C" NOT NULL,
     hold progressor.gate_hold NOT NULL,
-    queue text,
+    queue text COLLATE "C",
     attempt integer NOT NULL DEFAULT 0,
     replica_id bigint NOT NULL,
     spent_us bigint[] NOT NULL DEFAULT '{0,0,0,0,0,0}'::bigint[],
-    cause text NOT NULL GENERATED ALWAYS AS (CASE
+    cause text COLLATE "C" NOT NULL GENERATED ALWAYS AS (CASE
     WHEN (state = 'order'::progressor.gated_state) THEN 'order'::text
     WHEN (state = 'process'::progressor.gated_state) THEN 'behind_task'::text
     WHEN (state = 'gates'::progressor.gated_state) THEN 'gate'::text
@@ -245,8 +245,8 @@ END) STORED,
 );
 
 CREATE TABLE progressor.gates (
-    namespace text NOT NULL,
-    gate text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    gate text COLLATE "C" NOT NULL,
     capacity integer NOT NULL,
     held integer NOT NULL DEFAULT 0,
     revision bigint NOT NULL DEFAULT 1,
@@ -268,8 +268,8 @@ CREATE TABLE progressor.gates (
 
 CREATE TABLE progressor.held (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     task_type progressor.task_type NOT NULL,
     due_at timestamp with time zone,
@@ -281,8 +281,8 @@ CREATE TABLE progressor.held (
 
 CREATE TABLE progressor.job_nodes (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     ordinal integer NOT NULL,
     state progressor.node_state NOT NULL,
     begun boolean NOT NULL DEFAULT false,
@@ -297,9 +297,9 @@ CREATE TABLE progressor.job_nodes (
     ready_at timestamp with time zone,
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
-    name text NOT NULL,
-    follower_namespace text NOT NULL,
-    follower_id text NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    follower_namespace text COLLATE "C" NOT NULL,
+    follower_id text COLLATE "C" NOT NULL,
     predecessors integer[] NOT NULL DEFAULT '{}'::integer[],
     successors integer[] NOT NULL DEFAULT '{}'::integer[],
     args bytea NOT NULL DEFAULT '\x'::bytea,
@@ -328,8 +328,8 @@ CREATE TABLE progressor.job_nodes (
 
 CREATE TABLE progressor.jobs (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     state progressor.job_state NOT NULL,
     node_count integer NOT NULL,
     waiting integer NOT NULL DEFAULT 0,
@@ -343,7 +343,7 @@ CREATE TABLE progressor.jobs (
     detail text,
     caller_context json,
     trace_context json,
-    schedule_id text,
+    schedule_id text COLLATE "C",
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone,
@@ -364,10 +364,10 @@ CREATE TABLE progressor.jobs (
 
 CREATE TABLE progressor.memos (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
-    key text NOT NULL,
+    key text COLLATE "C" NOT NULL,
     value bytea NOT NULL,
     created_at timestamp with time zone NOT NULL,
     CONSTRAINT memos_pkey PRIMARY KEY (slot, namespace, process_id, task_id, key),
@@ -379,16 +379,16 @@ CREATE TABLE progressor.memos (
 
 CREATE TABLE progressor.messages (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     message_id bigint NOT NULL,
     init_task_id bigint NOT NULL,
     task_id bigint NOT NULL,
     number integer NOT NULL,
     kind text NOT NULL,
     receiver_slot smallint NOT NULL,
-    receiver_namespace text NOT NULL,
-    receiver_id text NOT NULL,
+    receiver_namespace text COLLATE "C" NOT NULL,
+    receiver_id text COLLATE "C" NOT NULL,
     args bytea NOT NULL,
     caller_context json,
     trace_context json,
@@ -415,7 +415,7 @@ CREATE TABLE progressor.migrations (
 );
 
 CREATE TABLE progressor.namespaces (
-    name text NOT NULL,
+    name text COLLATE "C" NOT NULL,
     revision bigint NOT NULL,
     config jsonb NOT NULL,
     created_at timestamp with time zone NOT NULL,
@@ -432,15 +432,15 @@ CREATE TABLE progressor.namespaces (
 
 CREATE TABLE progressor.new_failures (
     failure_number bigint NOT NULL,
-    namespace text NOT NULL,
-    failure_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    failure_id text COLLATE "C" NOT NULL,
     reason text NOT NULL,
     message text NOT NULL,
     task_type progressor.task_type,
     release text NOT NULL,
     seen_at timestamp with time zone NOT NULL,
     failure_count bigint NOT NULL,
-    process_id text NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     CONSTRAINT new_failures_pkey PRIMARY KEY (failure_number),
     CONSTRAINT new_failures_failure_count_check CHECK ((failure_count > 0))
 ) WITH (
@@ -450,8 +450,8 @@ CREATE TABLE progressor.new_failures (
 );
 
 CREATE TABLE progressor.orders (
-    namespace text NOT NULL,
-    order_key text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    order_key text COLLATE "C" NOT NULL,
     CONSTRAINT orders_pkey PRIMARY KEY (namespace, order_key),
     CONSTRAINT orders_order_key_check CHECK (((octet_length(order_key) >= 1) AND (octet_length(order_key) <= 256)))
 ) WITH (
@@ -463,8 +463,8 @@ CREATE TABLE progressor.orders (
 
 CREATE TABLE progressor.orphans (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     init_task_id bigint NOT NULL,
     CONSTRAINT orphans_pkey PRIMARY KEY (slot, namespace, process_id)
 );
@@ -477,7 +477,7 @@ CREATE TABLE progressor.process_count_state (
 );
 
 CREATE TABLE progressor.process_counts (
-    namespace text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
     status_before progressor.process_status,
     status_after progressor.process_status,
     process_count bigint NOT NULL
@@ -488,8 +488,8 @@ CREATE TABLE progressor.process_counts (
 
 CREATE TABLE progressor.processes (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     status progressor.process_status NOT NULL,
     previous_status progressor.process_status,
     detail text,
@@ -505,8 +505,8 @@ CREATE TABLE progressor.processes (
     is_gated boolean NOT NULL DEFAULT false,
     led_by text,
     leader_slot smallint,
-    leader_namespace text,
-    leader_id text,
+    leader_namespace text COLLATE "C",
+    leader_id text COLLATE "C",
     node integer,
     job_options json,
     state_version integer NOT NULL DEFAULT 0,
@@ -516,8 +516,8 @@ CREATE TABLE progressor.processes (
     has_reply_requests boolean NOT NULL DEFAULT false,
     has_asked boolean NOT NULL DEFAULT false,
     broken_at timestamp with time zone,
-    failure_id text,
-    failure_reason text,
+    failure_id text COLLATE "C",
+    failure_reason text COLLATE "C",
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
@@ -531,13 +531,13 @@ CREATE TABLE progressor.processes (
 
 CREATE TABLE progressor.refused_messages (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     number integer NOT NULL,
     kind text NOT NULL,
-    receiver_namespace text NOT NULL,
-    receiver_id text NOT NULL,
+    receiver_namespace text COLLATE "C" NOT NULL,
+    receiver_id text COLLATE "C" NOT NULL,
     reason text NOT NULL,
     refused_at timestamp with time zone NOT NULL,
     CONSTRAINT refused_messages_pkey PRIMARY KEY (slot, namespace, process_id, task_id, number)
@@ -573,11 +573,12 @@ CREATE TABLE progressor.replies (
     error_rejected boolean,
     error_metadata json,
     created_at timestamp with time zone NOT NULL,
-    namespace text,
-    process_id text,
-    idempotency_key text,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
+    idempotency_key text COLLATE "C",
     fingerprint bytea,
-    CONSTRAINT replies_pkey PRIMARY KEY (task_id)
+    slot smallint NOT NULL,
+    CONSTRAINT replies_pkey PRIMARY KEY (slot, namespace, process_id, task_id)
 ) WITH (
     autovacuum_vacuum_scale_factor=0.01,
     autovacuum_vacuum_threshold=1000
@@ -585,14 +586,14 @@ CREATE TABLE progressor.replies (
 
 CREATE TABLE progressor.reply_requests (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     kind text NOT NULL,
     reply text NOT NULL,
     sender_slot smallint NOT NULL,
-    sender_namespace text NOT NULL,
-    sender_id text NOT NULL,
+    sender_namespace text COLLATE "C" NOT NULL,
+    sender_id text COLLATE "C" NOT NULL,
     sender_init_id bigint NOT NULL,
     sender_task_id bigint NOT NULL,
     number integer NOT NULL,
@@ -602,8 +603,8 @@ CREATE TABLE progressor.reply_requests (
 
 CREATE TABLE progressor.running (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     task_type progressor.task_type NOT NULL,
     attempt integer NOT NULL,
@@ -624,8 +625,8 @@ CREATE TABLE progressor.running (
 
 CREATE TABLE progressor.schedule (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     task_type progressor.task_type NOT NULL,
     status progressor.task_status NOT NULL,
@@ -646,8 +647,8 @@ CREATE TABLE progressor.schedule (
 
 CREATE TABLE progressor.schedule_runs (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    schedule_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    schedule_id text COLLATE "C" NOT NULL,
     instant timestamp with time zone NOT NULL,
     cause progressor.schedule_run_cause NOT NULL,
     state progressor.schedule_run_state NOT NULL,
@@ -657,7 +658,7 @@ CREATE TABLE progressor.schedule_runs (
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
     process_slot smallint,
-    process_id text,
+    process_id text COLLATE "C",
     task_type progressor.task_type,
     task_id bigint,
     error_code integer,
@@ -665,7 +666,7 @@ CREATE TABLE progressor.schedule_runs (
     error_message text,
     missed_count bigint,
     missed_until timestamp with time zone,
-    idempotency_key text,
+    idempotency_key text COLLATE "C",
     CONSTRAINT schedule_runs_pkey PRIMARY KEY (slot, namespace, schedule_id, instant),
     CONSTRAINT only_missed_are_counted CHECK ((((state = 'missed'::progressor.schedule_run_state) = (missed_count IS NOT NULL)) AND ((missed_count IS NULL) = (missed_until IS NULL)))),
     CONSTRAINT running_has_started CHECK (((state = ANY (ARRAY['running'::progressor.schedule_run_state, 'done'::progressor.schedule_run_state, 'failed'::progressor.schedule_run_state, 'gone'::progressor.schedule_run_state])) <= (task_id IS NOT NULL))),
@@ -679,8 +680,8 @@ CREATE TABLE progressor.schedule_runs (
 
 CREATE TABLE progressor.schedules (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    schedule_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    schedule_id text COLLATE "C" NOT NULL,
     cron text,
     time_zone text,
     every interval,
@@ -691,7 +692,7 @@ CREATE TABLE progressor.schedules (
     overlap_policy progressor.overlap_policy NOT NULL,
     catch_up_window interval NOT NULL,
     target text NOT NULL,
-    target_id text NOT NULL,
+    target_id text COLLATE "C" NOT NULL,
     args bytea NOT NULL,
     caller_context json,
     metadata jsonb,
@@ -733,8 +734,8 @@ CREATE TABLE progressor.schedules (
 
 CREATE TABLE progressor.tasks (
     slot smallint NOT NULL,
-    namespace text NOT NULL,
-    process_id text NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
     task_id bigint NOT NULL,
     task_type progressor.task_type NOT NULL,
     status progressor.task_status NOT NULL,
@@ -754,7 +755,7 @@ CREATE TABLE progressor.tasks (
     args bytea NOT NULL DEFAULT '\x'::bytea,
     caller_context json,
     trace_context json,
-    idempotency_key text,
+    idempotency_key text COLLATE "C",
     fingerprint bytea,
     reply_to bigint[],
     response bytea,
@@ -767,7 +768,7 @@ CREATE TABLE progressor.tasks (
     spent_us bigint[],
     replica_id bigint,
     is_acknowledged boolean NOT NULL DEFAULT false,
-    timer_name text,
+    timer_name text COLLATE "C",
     has_memos boolean,
     sender json,
     tried_for interval,
@@ -781,7 +782,7 @@ CREATE TABLE progressor.tasks (
 );
 
 CREATE TABLE progressor.upkeep_rounds (
-    kind text NOT NULL,
+    kind text COLLATE "C" NOT NULL,
     due_at timestamp with time zone NOT NULL,
     replica_id bigint,
     begun_at timestamp with time zone,
@@ -800,7 +801,7 @@ CREATE INDEX bulk_items_failed ON progressor.bulk_items USING btree (operation_i
 
 CREATE INDEX bulk_items_followed ON progressor.bulk_items USING btree (operation_id, init_task_id) WHERE follow;
 
-CREATE INDEX bulk_operations_by_creation ON progressor.bulk_operations USING btree (created_at DESC, operation_id COLLATE "C" DESC);
+CREATE INDEX bulk_operations_by_creation ON progressor.bulk_operations USING btree (created_at DESC, operation_id DESC);
 
 CREATE INDEX gate_holders_by_gate ON progressor.gate_holders USING btree (namespace, gate, held_at);
 
@@ -832,7 +833,7 @@ CREATE INDEX held_by_age ON progressor.held USING btree (namespace, held_at);
 
 CREATE INDEX job_nodes_ready ON progressor.job_nodes USING btree (slot, namespace, process_id, gated, ordinal) WHERE queued;
 
-CREATE INDEX jobs_by_creation ON progressor.jobs USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
+CREATE INDEX jobs_by_creation ON progressor.jobs USING btree (namespace COLLATE "POSIX", created_at DESC, process_id COLLATE "POSIX" DESC);
 
 CREATE INDEX jobs_by_deadline ON progressor.jobs USING btree (deadline_at) WHERE ((state = 'running'::progressor.job_state) AND (deadline_at IS NOT NULL));
 
@@ -844,19 +845,19 @@ CREATE INDEX messages_due ON progressor.messages USING btree (deliver_at);
 
 CREATE INDEX namespaces_paused ON progressor.namespaces USING btree (name) WHERE (paused_at IS NOT NULL);
 
-CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
+CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "POSIX", created_at DESC, process_id COLLATE "POSIX" DESC);
 
-CREATE INDEX processes_by_failure ON progressor.processes USING btree (namespace COLLATE "C", failure_id COLLATE "C", created_at DESC, process_id COLLATE "C" DESC) WHERE (detail IS NOT NULL);
+CREATE INDEX processes_by_failure ON progressor.processes USING btree (namespace COLLATE "POSIX", failure_id COLLATE "POSIX", created_at DESC, process_id COLLATE "POSIX" DESC) WHERE (detail IS NOT NULL);
 
 CREATE INDEX processes_by_metadata ON progressor.processes USING gin (metadata jsonb_path_ops) WHERE (metadata IS NOT NULL);
 
-CREATE INDEX processes_finished ON progressor.processes USING btree (namespace COLLATE "C", finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX processes_finished ON progressor.processes USING btree (namespace, finished_at) WHERE (finished_at IS NOT NULL);
 
-CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC, broken_at, failure_reason COLLATE "C") WHERE (detail IS NOT NULL);
+CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace COLLATE "POSIX", created_at DESC, process_id COLLATE "POSIX" DESC, broken_at, failure_reason COLLATE "POSIX") WHERE (detail IS NOT NULL);
 
 CREATE INDEX replies_by_creation ON progressor.replies USING btree (created_at);
 
-CREATE INDEX replies_by_idempotency_key ON progressor.replies USING btree (namespace, process_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX replies_by_idempotency_key ON progressor.replies USING btree (slot, namespace, process_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
 CREATE INDEX reply_requests_awaited ON progressor.reply_requests USING btree (sender_slot, sender_namespace, sender_id, sender_init_id, sender_task_id, number);
 
@@ -874,7 +875,7 @@ CREATE INDEX schedule_runs_queued ON progressor.schedule_runs USING btree (slot,
 
 CREATE INDEX schedule_runs_running ON progressor.schedule_runs USING btree (slot, namespace, schedule_id, instant) WHERE (state = 'running'::progressor.schedule_run_state);
 
-CREATE INDEX schedules_by_id ON progressor.schedules USING btree (namespace COLLATE "C", schedule_id COLLATE "C");
+CREATE INDEX schedules_by_id ON progressor.schedules USING btree (namespace, schedule_id);
 
 CREATE INDEX schedules_due ON progressor.schedules USING btree (next_at) WHERE (next_at IS NOT NULL);
 

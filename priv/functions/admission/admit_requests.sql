@@ -149,7 +149,9 @@ BEGIN
                     a.task_id, a.task_type, a.status, a.response, a.error_code, a.error_reason,
                     a.error_message, a.error_rejected, a.error_metadata
                 INTO v_known
-                FROM find_reply(p_namespace[item], p_process_id[item], p_idempotency_key[item]) a;
+                FROM find_reply(
+                    p_slot[item], p_namespace[item], p_process_id[item],
+                    p_idempotency_key[item]) a;
                 IF FOUND THEN
                     SELECT v_known.verdict, v_known.task_id, v_known.task_type, v_known.status,
                         v_known.response, v_known.error_code, v_known.error_reason,

@@ -88,14 +88,15 @@ BEGIN
         SELECT array_agg(i.item)
         INTO v_repeated
         FROM (
-            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_namespace) AS namespace,
-                unnest(p_process_id) AS process_id, unnest(p_idempotency_key) AS idempotency_key
+            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                unnest(p_idempotency_key) AS idempotency_key
         ) i
         WHERE (
             SELECT a.task_id
             FROM replies a
-            WHERE (a.namespace, a.process_id, a.idempotency_key)
-                = (i.namespace, i.process_id, i.idempotency_key)
+            WHERE (a.slot, a.namespace, a.process_id, a.idempotency_key)
+                = (i.slot, i.namespace, i.process_id, i.idempotency_key)
             LIMIT 1
         ) IS NOT NULL;
 
@@ -111,7 +112,8 @@ BEGIN
                         unnest(p_idempotency_key) AS idempotency_key,
                         unnest(p_fingerprint) AS fingerprint, unnest(v_task_ids) AS created_task_id
                 ) i
-                CROSS JOIN LATERAL find_reply(i.namespace, i.process_id, i.idempotency_key) a
+                CROSS JOIN LATERAL find_reply(
+                    i.slot, i.namespace, i.process_id, i.idempotency_key) a
                 WHERE i.item = ANY (v_repeated) AND i.created_task_id IS NOT NULL
             LOOP
                 DELETE FROM processes p

@@ -31,7 +31,7 @@ BEGIN
             = (p_slot, p_namespace, p_process_id, p_idempotency_key)
     ), (
         SELECT a.task_id
-        FROM find_reply(p_namespace, p_process_id, p_idempotency_key) a
+        FROM find_reply(p_slot, p_namespace, p_process_id, p_idempotency_key) a
     ));
 
     UPDATE tasks t
@@ -54,9 +54,8 @@ BEGIN
         SELECT a.task_id, a.task_type, a.status, a.response, a.error_code, a.error_reason,
             a.error_message, a.error_rejected, a.error_metadata
         FROM replies a
-        WHERE a.task_id = p_task_id
-            AND coalesce(a.namespace, p_namespace) = p_namespace
-            AND coalesce(a.process_id, p_process_id) = p_process_id
+        WHERE (a.slot, a.namespace, a.process_id, a.task_id)
+            = (p_slot, p_namespace, p_process_id, p_task_id)
     ) w
     LIMIT 1;
     RETURN NEXT;

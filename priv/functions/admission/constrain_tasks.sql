@@ -19,10 +19,13 @@ DECLARE
     v_created timestamptz;
 BEGIN
     INSERT INTO gates (namespace, gate, capacity, created_at, updated_at)
-    SELECT DISTINCT ON (i.namespace, c.key) i.namespace, c.key, coalesce(c.value::integer, 1), p_now, p_now
+    SELECT DISTINCT ON (i.namespace, c.gate) i.namespace, c.gate, coalesce(c.capacity, 1), p_now, p_now
     FROM unnest(p_key, p_constraints) AS i (slot, namespace, process_id, constraints)
-    CROSS JOIN LATERAL json_each_text(i.constraints -> 'gates') AS c
-    ORDER BY i.namespace, c.key, c.value::integer NULLS LAST
+    CROSS JOIN LATERAL (
+        SELECT c.key COLLATE "C" AS gate, c.value::integer AS capacity
+        FROM json_each_text(i.constraints -> 'gates') AS c
+    ) c
+    ORDER BY i.namespace, c.gate, c.capacity NULLS LAST
     ON CONFLICT DO NOTHING;
     -- A transaction that deletes one waits for us, and then sees that it is named.
     PERFORM

@@ -28,8 +28,8 @@ BEGIN
                 WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
             ) AND NOT EXISTS (
                 SELECT FROM replies a
-                WHERE (a.namespace, a.process_id, a.idempotency_key)
-                    = (i.namespace, i.process_id, i.idempotency_key)
+                WHERE (a.slot, a.namespace, a.process_id, a.idempotency_key)
+                    = (i.slot, i.namespace, i.process_id, i.idempotency_key)
             ) AS is_limited
             FROM unnest(p_slot, p_namespace, p_process_id, p_idempotency_key, p_open_max) WITH ORDINALITY
                 AS i (slot, namespace, process_id, idempotency_key, open_max, number)

@@ -12,7 +12,7 @@ DECLARE
 BEGIN
     PERFORM
     FROM schedules s
-    WHERE s.namespace COLLATE "C" = p_name
+    WHERE s.namespace = p_name
     ORDER BY s.slot, s.namespace, s.schedule_id
     FOR UPDATE;
 
@@ -22,8 +22,8 @@ BEGIN
     -- slot, and would be read whole.
     PERFORM
     FROM processes p
-    WHERE p.namespace COLLATE "C" = p_name
-    ORDER BY p.namespace COLLATE "C", p.created_at DESC, p.process_id COLLATE "C" DESC
+    WHERE p.namespace COLLATE "POSIX" = p_name
+    ORDER BY p.namespace COLLATE "POSIX", p.created_at DESC, p.process_id COLLATE "POSIX" DESC
     LIMIT 1;
     IF FOUND THEN
         verdict := 'not_empty';
@@ -43,9 +43,9 @@ BEGIN
     DELETE FROM failures f WHERE f.namespace = p_name;
     DELETE FROM schedule_runs f
     USING schedules s
-    WHERE s.namespace COLLATE "C" = p_name
+    WHERE s.namespace = p_name
         AND (f.slot, f.namespace, f.schedule_id) = (s.slot, s.namespace, s.schedule_id);
-    DELETE FROM schedules s WHERE s.namespace COLLATE "C" = p_name;
+    DELETE FROM schedules s WHERE s.namespace = p_name;
     PERFORM write_audit(p_audit, v_config, NULL);
     verdict := 'deleted';
 END;

@@ -25,13 +25,12 @@ BEGIN
         AND t.status IN ('waiting', 'running', 'blocked');
 
     INSERT INTO replies (
-        task_id, task_type, status, response, error_code, error_reason, error_message,
-        error_rejected, error_metadata, created_at, namespace, process_id, idempotency_key,
-        fingerprint
+        slot, namespace, process_id, task_id, task_type, status, response, error_code, error_reason,
+        error_message, error_rejected, error_metadata, created_at, idempotency_key, fingerprint
     )
-    SELECT t.task_id, t.task_type, t.status, t.response, t.error_code, t.error_reason,
+    SELECT t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.status, t.response, t.error_code, t.error_reason,
         t.error_message, t.error_rejected, t.error_metadata, p_since + interval '1 minute',
-        t.namespace, t.process_id, t.idempotency_key, t.fingerprint
+        t.idempotency_key, t.fingerprint
     FROM tasks t
     WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
         AND CASE

@@ -64,10 +64,10 @@ BEGIN
                     CASE WHEN p.detail IS NOT NULL THEN p.failure_reason END
                 FROM processes p
                 WHERE %2$s AND %3$s AND %4$s
-                ORDER BY %5$s, p.process_id COLLATE "C" DESC
+                ORDER BY %5$s, p.process_id COLLATE "POSIX" DESC
                 LIMIT %6$s
             ) p
-            ORDER BY p.created_at DESC, p.namespace COLLATE "C" DESC, p.process_id COLLATE "C" DESC
+            ORDER BY p.created_at DESC, p.namespace DESC, p.process_id DESC
             LIMIT %6$s
             $query$,
             CASE
@@ -81,7 +81,7 @@ BEGIN
             END,
             CASE
                 WHEN v_found IS NOT NULL THEN format('p.ctid = ANY (%L::tid[])', v_found)
-                ELSE 'p.namespace = n.name COLLATE "C"'
+                ELSE 'p.namespace = n.name COLLATE "POSIX"'
             END,
             -- What was found by metadata may be of any namespace.
             filter_conditions(CASE
@@ -93,8 +93,8 @@ BEGIN
                 ' AND ', v_before,
                 place_condition('>=', v_until.at, v_until.namespace, v_until.process_id)),
             CASE
-                WHEN v_found IS NOT NULL THEN 'p.created_at DESC, p.namespace COLLATE "C" DESC'
-                ELSE 'p.namespace COLLATE "C", p.created_at DESC'
+                WHEN v_found IS NOT NULL THEN 'p.created_at DESC, p.namespace DESC'
+                ELSE 'p.namespace COLLATE "POSIX", p.created_at DESC'
             END,
             v_left);
         GET DIAGNOSTICS v_count = ROW_COUNT;

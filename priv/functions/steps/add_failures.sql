@@ -57,7 +57,7 @@ BEGIN
                     (
                         SELECT 1
                         FROM processes p
-                        WHERE p.namespace = g.namespace COLLATE "C" AND p.failure_id COLLATE "C" = g.failure_id
+                        WHERE p.namespace = g.namespace COLLATE "POSIX" AND p.failure_id COLLATE "POSIX" = g.failure_id
                             AND p.detail IS NOT NULL
                         LIMIT 1
                     ) AS is_broken

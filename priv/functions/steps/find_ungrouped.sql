@@ -14,7 +14,7 @@ BEGIN
     FROM (
         SELECT p.slot, p.namespace, p.process_id, p.status_changed_at, p.detail, p.corrupted_by
         FROM processes p
-        WHERE p.namespace = p_namespace COLLATE "C" AND p.failure_id COLLATE "C" IS NULL
+        WHERE p.namespace = p_namespace COLLATE "POSIX" AND p.failure_id COLLATE "POSIX" IS NULL
             AND p.detail IS NOT NULL
         LIMIT p_limit
     ) p

@@ -29,9 +29,9 @@ BEGIN
         coalesce((
             SELECT p.process_id
             FROM processes p
-            WHERE p.namespace = g.namespace COLLATE "C" AND p.failure_id COLLATE "C" = g.failure_id
+            WHERE p.namespace = g.namespace COLLATE "POSIX" AND p.failure_id COLLATE "POSIX" = g.failure_id
                 AND p.detail IS NOT NULL
-            ORDER BY p.created_at DESC, p.process_id COLLATE "C" DESC
+            ORDER BY p.created_at DESC, p.process_id COLLATE "POSIX" DESC
             LIMIT 1
         ), g.sample_process_id)
     FROM (
@@ -59,7 +59,7 @@ BEGIN
         FROM (
             SELECT
             FROM processes p
-            WHERE p.namespace = g.namespace COLLATE "C" AND p.failure_id COLLATE "C" = g.failure_id
+            WHERE p.namespace = g.namespace COLLATE "POSIX" AND p.failure_id COLLATE "POSIX" = g.failure_id
                 AND p.detail IS NOT NULL
             LIMIT p_count_max
         ) p

@@ -1,2 +1,2 @@
 -- The key of a process, as an item of a list.
-CREATE TYPE process_key AS (slot smallint, namespace text, process_id text);
+CREATE TYPE process_key AS (slot smallint, namespace text COLLATE "C", process_id text COLLATE "C");

@@ -2,9 +2,9 @@
 CREATE TYPE timer_change AS (
     item             integer,
     slot             smallint,
-    namespace        text,
-    process_id       text,
-    name             text,       -- '': the timer without a name
+    namespace        text COLLATE "C",
+    process_id       text COLLATE "C",
+    name             text COLLATE "C",       -- '': the timer without a name
     task_id          bigint,     -- of the new timer; null: the timer is only cancelled
     task_type        task_type,
     due_at           timestamptz,

@@ -25,8 +25,8 @@ CROSS JOIN LATERAL (
 ) s
 WHERE (%(operation_id)s::text IS NULL OR o.operation_id = %(operation_id)s)
     AND (%(before_at)s::timestamptz IS NULL
-        OR (o.created_at, o.operation_id COLLATE "C") < (%(before_at)s, %(before_id)s::text))
-ORDER BY o.created_at DESC, o.operation_id COLLATE "C" DESC
+        OR (o.created_at, o.operation_id) < (%(before_at)s, %(before_id)s::text))
+ORDER BY o.created_at DESC, o.operation_id DESC
 LIMIT %(limit)s
 
 -- name: count_outcomes

@@ -56,13 +56,13 @@ SELECT to_json(j) AS job, p.led_by
 FROM (
     SELECT j.*
     FROM progressor.jobs j
-    WHERE j.namespace = %(namespace)s COLLATE "C"
+    WHERE j.namespace = %(namespace)s COLLATE "POSIX"
         AND (%(states)s::progressor.job_state[] IS NULL
             OR j.state = ANY (%(states)s::progressor.job_state[]))
         AND (%(schedule_id)s::text IS NULL OR j.schedule_id = %(schedule_id)s)
         AND (%(before_at)s::timestamptz IS NULL
-            OR (j.created_at, j.process_id COLLATE "C") < (%(before_at)s, %(before_id)s::text))
-    ORDER BY j.namespace COLLATE "C", j.created_at DESC, j.process_id COLLATE "C" DESC
+            OR (j.created_at, j.process_id) < (%(before_at)s, %(before_id)s::text))
+    ORDER BY j.namespace COLLATE "POSIX", j.created_at DESC, j.process_id COLLATE "POSIX" DESC
     LIMIT %(limit)s
 ) j
 CROSS JOIN LATERAL (
@@ -71,7 +71,7 @@ CROSS JOIN LATERAL (
     WHERE (p.slot, p.namespace, p.process_id) = (j.slot, j.namespace, j.process_id)
     OFFSET 0
 ) p
-ORDER BY j.created_at DESC, j.process_id COLLATE "C" DESC;
+ORDER BY j.created_at DESC, j.process_id DESC;
 
 -- name: read_outcomes
 -- How the nodes of a job have ended, or the predecessors of a node, by their ordinals; their results only

@@ -9,7 +9,7 @@ As in CREATE TABLE, ``LIKE name`` stands for the arguments of a function, or the
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, LiteralString, NamedTuple, TypeVar, overload
 
 import psycopg
@@ -59,6 +59,7 @@ _LIKE = re.compile(r"\bLIKE (\w+)")
 _TYPE = re.compile(r"^CREATE TYPE (\w+) AS \((.*?)\);$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"--.*")
 _PREFIX = re.compile(r"^p_")
+_TEXTS = frozenset({"text", "text[]"})
 _Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 R_co = TypeVar("R_co", covariant=True)
@@ -113,6 +114,8 @@ class Function(Generic[R_co]):
 class _Signature(NamedTuple):
     arguments: Mapping[str, type[Column] | None]
     """By name; with the columns for arrays."""
+    parameters: LiteralString
+    """As a statement passes them."""
     columns: tuple[str, ...]
     """Empty for a function that returns a value."""
 
@@ -144,16 +147,12 @@ class Functions:
             row: What `records.reader` makes of its columns, all of which it has to read.
         """
         assert name in self._signatures, f"priv/functions/**/{name}.sql does not exist"
-        arguments, columns = self._signatures[name]
+        arguments, parameters, columns = self._signatures[name]
         make_row = row if row is tuple else records.reader(row, columns, whole=True)
         # As bytes: psycopg remembers how it read them, and composes a Composed anew each time.
         statement = (
             sql.SQL("SELECT * FROM {}.{}({})")
-            .format(
-                sql.Identifier(self.schema),
-                sql.Identifier(name),
-                sql.SQL(", ").join([sql.SQL("%b")] * len(arguments)),
-            )
+            .format(sql.Identifier(self.schema), sql.Identifier(name), sql.SQL(parameters))
             .as_bytes()
         )
         return Function(statement, arguments, columns, make_row)
@@ -226,16 +225,25 @@ def _signature(text: str, lists: Mapping[str, str]) -> tuple[str, _Signature]:
     found = _SIGNATURE.search(_COMMENT.sub("", text))
     assert found is not None
     declared = _declared(found[2])
+    given = [it for it in declared if it[0] != "OUT"]
     table = found["table"] or lists.get(found["type"] or "", "")
     columns = [it for it in declared if it[0] == "OUT"] + _declared(table)
     return found[1], _Signature(
-        {
-            _PREFIX.sub("", name): COLUMNS.get(" ".join(words))
-            for name, *words in declared
-            if name != "OUT"
-        },
+        {_PREFIX.sub("", name): COLUMNS.get(" ".join(words)) for name, *words in given},
+        _parameters([words[0] for _, *words in given]),
         tuple(it[it[0] == "OUT"] for it in columns),
     )
+
+
+def _parameters(types: Sequence[str]) -> LiteralString:
+    """Return the parameters of a call, with the collation of the keys.
+
+    A function compares and orders all its text arguments by the collation of any one of them.
+    Locks are taken in the order of keys: without it, those that a function orders by its arguments
+    and those that it orders by columns would be taken in different orders.
+    """
+    first = next((place for place, each in enumerate(types) if each in _TEXTS), None)
+    return ", ".join('%b COLLATE "C"' if place == first else "%b" for place in range(len(types)))
 
 
 def _declared(declarations: str) -> list[list[str]]:

@@ -106,8 +106,8 @@ SELECT EXISTS (
         = (i.slot, i.namespace, i.process_id, i.idempotency_key)
 ) OR EXISTS (
     SELECT FROM progressor.replies a
-    WHERE (a.namespace, a.process_id, a.idempotency_key)
-        = (i.namespace, i.process_id, i.idempotency_key)
+    WHERE (a.slot, a.namespace, a.process_id, a.idempotency_key)
+        = (i.slot, i.namespace, i.process_id, i.idempotency_key)
 ) AS is_known
 FROM unnest(
     %(slot)s::smallint[], %(namespace)s::text[], %(process_id)s::text[],

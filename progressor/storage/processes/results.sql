@@ -17,9 +17,8 @@ FROM unnest(
 LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.replies a
     ON t.task_id IS NULL
-    AND a.task_id = i.task_id
-    AND coalesce(a.namespace, i.namespace) = i.namespace
-    AND coalesce(a.process_id, i.process_id) = i.process_id
+    AND (a.slot, a.namespace, a.process_id, a.task_id)
+        = (i.slot, i.namespace, i.process_id, i.task_id)
 WHERE t.status IS NULL OR t.status IN ('finished', 'error', 'cancelled')
 
 -- name: notify_replicas

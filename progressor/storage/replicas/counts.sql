@@ -22,4 +22,4 @@ LEFT JOIN (
     GROUP BY c.namespace
 ) c ON c.namespace = n.name
 WHERE n.name = %(namespace)s OR %(namespace)s = ''
-ORDER BY n.name COLLATE "C"
+ORDER BY n.name

@@ -374,8 +374,8 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT s.paused, s.next_at
         FROM progressor.schedules s
-        WHERE s.namespace COLLATE "C" = n.namespace
-        ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
+        WHERE s.namespace = n.namespace
+        ORDER BY s.namespace, s.schedule_id
         LIMIT %(limit)s
     ) s
 ) schedules

@@ -117,10 +117,10 @@ SELECT s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.ancho
     s.next_instant AS upcoming_instant, s.next_at AS upcoming_due_at,
     s.started_count, s.skipped_count, s.missed_count, s.refused_count
 FROM progressor.schedules s
-WHERE s.namespace COLLATE "C" = %(namespace)s
-    AND s.schedule_id COLLATE "C" > %(after)s
-    AND (%(schedule_id)s::text IS NULL OR s.schedule_id COLLATE "C" = %(schedule_id)s)
-ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
+WHERE s.namespace = %(namespace)s
+    AND s.schedule_id > %(after)s
+    AND (%(schedule_id)s::text IS NULL OR s.schedule_id = %(schedule_id)s)
+ORDER BY s.namespace, s.schedule_id
 LIMIT %(limit)s;
 
 -- name: find_next_due

@@ -62,8 +62,10 @@ def replies(count: int, deleted_count: int) -> tuple[str, ...]:
     return (
         "ALTER TABLE progressor.replies SET (autovacuum_enabled = false)",
         (
-            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"  # noqa: S608  # our own values
-            f" SELECT n, 'call', 'finished', now() FROM generate_series(1, {count}) n"
+            "INSERT INTO progressor.replies"  # noqa: S608  # our own values
+            " (slot, namespace, process_id, task_id, task_type, status, created_at)"
+            f" SELECT 1, 'orders', 'p', n, 'call', 'finished', now()"
+            f" FROM generate_series(1, {count}) n"
         ),
         f"DELETE FROM progressor.replies WHERE task_id <= {deleted_count}",  # noqa: S608  # our own values
         "SELECT pg_stat_force_next_flush()",

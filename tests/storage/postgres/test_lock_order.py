@@ -3,6 +3,9 @@
 A deadlock is noticed within 20 ms here and fails the test. That a lock is not had within the 300 ms
 that the functions wait is none, only a busy machine: nothing was written, and the engine tries
 again, too.
+
+The keys are of one slot, and the collation of the database orders them and the gates otherwise than
+the keys' own, where the server has ICU.
 """
 
 import asyncio
@@ -10,7 +13,7 @@ import contextlib
 import datetime as dt
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 import psycopg
 import pytest
@@ -28,10 +31,12 @@ from progressor.domain.views import bulk
 from progressor.domain.views.bulk import BulkKind, BulkRequest
 from progressor.domain.views.filter import ProcessFilter
 from progressor.storage.jobs.bulks import Bulks
+from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.postgres.rows.effects import Again, LoweredGate
 from progressor.storage.processes import admissions, claims, settlements
 from tests.support.clock import ManualClock
+from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     BROKEN,
@@ -49,8 +54,15 @@ from tests.support.storage.store import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GATES = "abc"
-KEYS = [process_key(NAMESPACE.name, f"p{number}") for number in range(6)]
+GATES = "aBc"
+KEYS = [
+    next(
+        it
+        for n in itertools.count()
+        if (it := process_key(NAMESPACE.name, f"{first}{n}")).slot == 1
+    )
+    for first in "aBcDeF"
+]
 ROUNDS = 12
 CONNECTIONS_EACH = 2
 HOUR = dt.timedelta(hours=1)
@@ -282,6 +294,14 @@ async def write_at_once(
         # Something to write over; what is fed is taken by those who write.
         for feed in feeds:
             await _patiently(feeding, feed)
+
+
+@pytest.fixture(scope="module")
+def database(cluster: Cluster) -> Iterator[str]:
+    conninfo = cluster.create_unordered_database()
+    migrate(conninfo)
+    yield conninfo
+    cluster.drop_database(conninfo)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -33,8 +33,9 @@ async def connection(database: str) -> AsyncIterator[Connection]:
     with psycopg.connect(database, autocommit=True) as observer:
         observer.execute(
             """
-            INSERT INTO progressor.replies (task_id, task_type, status, created_at)
-            SELECT n, 'call', 'finished', now() FROM generate_series(1, 3000) n"""
+            INSERT INTO progressor.replies
+                (slot, namespace, process_id, task_id, task_type, status, created_at)
+            SELECT 1, 'orders', 'p', n, 'call', 'finished', now() FROM generate_series(1, 3000) n"""
         )
         observer.execute("ANALYZE progressor.replies")
     async with await connect(database) as opened:

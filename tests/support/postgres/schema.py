@@ -42,8 +42,10 @@ _SEQUENCES: LiteralString = """
 _TABLES: LiteralString = """
     SELECT format(E'CREATE TABLE %s (\\n%s\\n)%s;', c.oid::regclass,
         concat_ws(E',\\n',
-            (SELECT string_agg(format('    %I %s%s%s', a.attname,
+            (SELECT string_agg(format('    %I %s%s%s%s', a.attname,
                     format_type(a.atttypid, a.atttypmod),
+                    CASE WHEN a.attcollation NOT IN (0, 'pg_catalog.default'::regcollation)
+                        THEN format(' COLLATE %s', a.attcollation::regcollation) ELSE '' END,
                     CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END,
                     CASE
                         WHEN d.adbin IS NULL THEN ''

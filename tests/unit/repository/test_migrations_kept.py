@@ -59,6 +59,8 @@ CHECKSUMS = {
     "0044_pre_access.sql": "177c135801c6c99e",
     "0045_pre_audit.sql": "a2210b47cbbe9685",
     "0046_pre_quotas.sql": "8d747643836ec41d",
+    "0047_pre_keys.sql": "51e4f609ba405a75",
+    "0048_pre_replies_of_processes.sql": "6a7eeef33df824f8",
 }
 
 

@@ -22,8 +22,11 @@ BEGIN
         -- round inserts it, which also locks it.
         LOOP
             INSERT INTO orders (namespace, order_key)
-            SELECT DISTINCT i.namespace, i.order_key
-            FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
+            SELECT i.namespace, i.order_key
+            FROM (
+                SELECT DISTINCT i.namespace COLLATE "C" AS namespace, i.order_key COLLATE "C" AS order_key
+                FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
+            ) i
             ORDER BY i.namespace, i.order_key
             ON CONFLICT DO NOTHING;
             PERFORM

@@ -95,7 +95,7 @@ BEGIN
         )
         SELECT p_operation_id,
             v_bulk.matched_count + row_number() OVER (
-                ORDER BY m.created_at DESC, m.namespace COLLATE "C" DESC, m.process_id COLLATE "C" DESC),
+                ORDER BY m.created_at DESC, m.namespace DESC, m.process_id DESC),
             m.slot, m.namespace, m.process_id, m.init_task_id,
             CASE WHEN m.status = 'error' THEN m.corrupted_by END, m.broken_at, m.broken_token,
             m.task_id, v_bulk.follow

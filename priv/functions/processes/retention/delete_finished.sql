@@ -17,7 +17,7 @@ BEGIN
     FOR v_process IN
         SELECT p.slot, p.namespace, p.process_id
         FROM processes p
-        WHERE p.namespace = p_namespace COLLATE "C"
+        WHERE p.namespace = p_namespace
             AND p.finished_at < v_before
             AND (p.leader_id IS NULL OR NOT EXISTS (
                 SELECT
@@ -26,7 +26,7 @@ BEGIN
                         = (p.leader_slot, p.leader_namespace, p.leader_id)
                     AND j.state = 'running'
             ))
-        ORDER BY p.namespace COLLATE "C", p.finished_at
+        ORDER BY p.namespace, p.finished_at
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
     LOOP

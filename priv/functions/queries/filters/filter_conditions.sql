@@ -9,8 +9,8 @@ STABLE
 AS $$
 BEGIN
     RETURN (SELECT coalesce(nullif(concat_ws(' AND ',
-        'p.namespace = ' || quote_literal(f.namespace) || ' COLLATE "C"',
-        'p.namespace COLLATE "C" = ANY (' || quote_literal(f.seen) || '::text[])',
+        'p.namespace = ' || quote_literal(f.namespace) || ' COLLATE "POSIX"',
+        'p.namespace COLLATE "POSIX" = ANY (' || quote_literal(f.seen) || '::text[])',
         'p.namespace <> ' || quote_literal(f.but_namespace),
         CASE WHEN f.statuses = '{error}' OR f.failure_id IS NOT NULL OR f.failure_reason IS NOT NULL
                 OR f.broken_from IS NOT NULL OR f.broken_to IS NOT NULL
@@ -21,11 +21,11 @@ BEGIN
         'p.created_at < ' || quote_literal(f.created_to),
         -- Not p.metadata, with which the index might be used, and all be read that have the same (find_few).
         'coalesce(p.metadata, ''{}'') @> ' || quote_literal(f.metadata),
-        'p.failure_id COLLATE "C" = ' || quote_literal(f.failure_id),
-        'p.failure_reason COLLATE "C" = ' || quote_literal(f.failure_reason),
+        'p.failure_id COLLATE "POSIX" = ' || quote_literal(f.failure_id),
+        'p.failure_reason COLLATE "POSIX" = ' || quote_literal(f.failure_reason),
         'p.broken_at >= ' || quote_literal(f.broken_from),
         'p.broken_at < ' || quote_literal(f.broken_to),
-        'p.process_id COLLATE "C" ^@ ' || quote_literal(f.id_prefix),
+        'p.process_id COLLATE "POSIX" ^@ ' || quote_literal(f.id_prefix),
         CASE WHEN f.has_task THEN 'find_cancellable(p.slot, p.namespace, p.process_id) IS NOT NULL' END
     ), ''), 'true')
     FROM jsonb_to_record(p_filter) AS f (

@@ -34,12 +34,12 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT p.created_at, p.namespace, p.process_id
             FROM processes p
-            WHERE p.namespace = n.name COLLATE "C" AND %2$s
-            ORDER BY p.namespace COLLATE "C", p.created_at DESC, p.process_id COLLATE "C" DESC
+            WHERE p.namespace = n.name COLLATE "POSIX" AND %2$s
+            ORDER BY p.namespace COLLATE "POSIX", p.created_at DESC, p.process_id COLLATE "POSIX" DESC
             OFFSET greatest(n.share::integer, %3$s / 100, 1) - 1
             LIMIT 1
         ) p
-        ORDER BY p.created_at DESC, p.namespace COLLATE "C" DESC, p.process_id COLLATE "C" DESC
+        ORDER BY p.created_at DESC, p.namespace DESC, p.process_id DESC
         LIMIT 1
         $query$,
         p_namespaces, p_conditions, p_limit)

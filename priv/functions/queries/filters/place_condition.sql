@@ -7,7 +7,7 @@ STABLE
 AS $$
 BEGIN
     RETURN CASE WHEN p_at IS NOT NULL THEN format(
-        'p.created_at %1$s= %3$L AND (p.created_at, p.namespace COLLATE "C", p.process_id COLLATE "C")'
+        'p.created_at %1$s= %3$L AND (p.created_at, p.namespace, p.process_id)'
             ' %2$s (%3$L, %4$L, %5$L)',
         left(p_operator, 1), p_operator, p_at, p_namespace, p_process_id) END;
 END;

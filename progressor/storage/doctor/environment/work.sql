@@ -126,7 +126,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT p.leader_id, p.led_by
         FROM progressor.processes p
-        WHERE p.namespace = n.name COLLATE "C" AND p.detail IS NOT NULL
+        WHERE p.namespace = n.name COLLATE "POSIX" AND p.detail IS NOT NULL
         LIMIT %(counted_max)s
     ) b
 ) broken
