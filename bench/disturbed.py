@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hold-seconds",
         type=float,
         default=pace.hold_seconds,
-        help="seconds for which xmin is held",
+        help="seconds for which xmin is held, or pg_dump runs",
     )
     add("--backlog", type=int, default=pace.backlog, help="timers that are due at once")
     add("--processes", type=int, default=pace.processes, help=f"with a step in hand, in {KILLS}")

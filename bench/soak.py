@@ -33,11 +33,9 @@ from progressor.sdk import Client, NamespaceConfig
 _CALLERS = 64
 _PEAK_WARM_UP_SECONDS = 4.0
 _PEAK_SECONDS = 10.0
-_RETENTION = dt.timedelta(seconds=60)
 _SETTINGS = (
     "server.bind=127.0.0.1:0",
     "log.level=warning",
-    # Deletes as many as finish: 20 batches of 500 a round.
     "scanner.retention_interval_seconds=5",
 )
 
@@ -56,6 +54,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--lives", type=float, help="lives per second, instead of a share of the measured peak"
     )
+    parser.add_argument(
+        "--retention", type=float, default=60.0, help="seconds for which finished processes stay"
+    )
     parser.add_argument("--every", type=float, default=15.0, help="seconds between two samples")
     parser.add_argument(
         "--memory-slope-max", type=float, default=30.0, help="MB an hour; more is a failure"
@@ -66,7 +67,7 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextlib.asynccontextmanager
-async def _env(dsn: str) -> AsyncIterator[_Env]:
+async def _env(dsn: str, retention: dt.timedelta) -> AsyncIterator[_Env]:
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
         if not dsn:
@@ -80,7 +81,7 @@ async def _env(dsn: str) -> AsyncIterator[_Env]:
             name=f"soak-{secrets.token_hex(4)}",
             processor_targets=(processor.address,),
             history_last=0,
-            finished_process_retention=_RETENTION,
+            finished_process_retention=retention,
         )
         async with Client(engine.address, namespace=namespace.name) as client:
             await client.namespaces.create(namespace)
@@ -146,7 +147,7 @@ async def _sample(env: _Env, took: list[float], lives: int, *, at: float, second
 
 
 async def _main(arguments: argparse.Namespace) -> int:
-    async with _env(arguments.dsn) as env:
+    async with _env(arguments.dsn, dt.timedelta(seconds=arguments.retention)) as env:
         peak = await _peak(env) if arguments.lives is None else None
         rate = arguments.lives if peak is None else arguments.load * peak
         samples = await _soak(env, arguments, rate)

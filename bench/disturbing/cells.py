@@ -57,6 +57,7 @@ OTHERS: Mapping[str, Cell] = MappingProxyType({
     "calm_for_long": Cell(
         text="nothing at all, for as long as xmin is held", disturb=faults.nothing_for_long
     ),
+    "dump": Cell(text="pg_dump to a slow disk", disturb=faults.dump, during_min=0.8),
     "postgres_killed": Cell(text="kill -9 of PostgreSQL", disturb=faults.kill_postgres),
 })  # fmt: skip
 

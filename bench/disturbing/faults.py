@@ -12,6 +12,7 @@ from bench.disturbing.backlog import worked_off
 from bench.disturbing.callers import Callers
 from bench.disturbing.env import Env
 from bench.disturbing.pace import Pace
+from progressor.storage.embedded.binaries import find_binaries
 from tests.support.faults.disasters import terminate_all, without_connections
 
 STEP_SECONDS = 0.005
@@ -23,6 +24,8 @@ _DOWN_SECONDS = 1.0
 """Until a supervisor has started a replica again."""
 _TAKEN_SECONDS = 5.0
 _KILL_COUNT = 4
+_PIECE, _PIECE_SECONDS = 2**17, 0.05
+"""2.6 MB a second."""
 _BETWEEN_KILLS_SECONDS = 2.0
 
 Facts = Mapping[str, Any]
@@ -87,6 +90,26 @@ async def hold_xmin(env: Env, _callers: Callers, pace: Pace) -> Facts:
         await asyncio.sleep(pace.hold_seconds)
         await connection.rollback()
     return {"hold_seconds": pace.hold_seconds}
+
+
+async def dump(env: Env, _callers: Callers, pace: Pace) -> Facts:
+    """Let pg_dump write to something slow, again and again: it holds its snapshot meanwhile."""
+    dumps, bytes_ = 0, 0
+    ends_at = time.monotonic() + pace.hold_seconds
+    while time.monotonic() < ends_at:
+        dumps += 1
+        process = await asyncio.create_subprocess_exec(
+            find_binaries() / "pg_dump", "--schema=progressor", env.dsn,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None, "as asked for"
+        while time.monotonic() < ends_at and (read := await process.stdout.read(_PIECE)):
+            bytes_ += len(read)
+            await asyncio.sleep(_PIECE_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    return {"hold_seconds": pace.hold_seconds, "dumps": dumps, "dumped_mb": bytes_ // 10**6}
 
 
 async def work_off(env: Env, _callers: Callers, pace: Pace) -> Facts:

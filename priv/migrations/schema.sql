@@ -146,10 +146,12 @@ CREATE TABLE progressor.events (
     metadata json,
     CONSTRAINT events_pkey PRIMARY KEY (slot, namespace, process_id, event_id)
 ) WITH (
-    autovacuum_vacuum_scale_factor=0.05,
-    autovacuum_vacuum_insert_scale_factor=0.05,
     autovacuum_analyze_scale_factor=0.05,
-    autovacuum_freeze_min_age=0
+    autovacuum_freeze_min_age=0,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=200000,
+    autovacuum_vacuum_insert_scale_factor=0,
+    autovacuum_vacuum_insert_threshold=200000
 );
 
 CREATE TABLE progressor.failures (
@@ -523,10 +525,13 @@ CREATE TABLE progressor.processes (
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
     CONSTRAINT finished_at_when_finished CHECK (((status = 'finished'::progressor.process_status) = (finished_at IS NOT NULL)))
 ) WITH (
-    autovacuum_vacuum_scale_factor=0.05,
-    autovacuum_vacuum_insert_scale_factor=0.05,
     autovacuum_analyze_scale_factor=0.05,
-    fillfactor=70
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=200000,
+    autovacuum_vacuum_insert_scale_factor=0,
+    autovacuum_vacuum_insert_threshold=200000,
+    autovacuum_freeze_min_age=1000000
 );
 
 CREATE TABLE progressor.refused_messages (
@@ -776,9 +781,12 @@ CREATE TABLE progressor.tasks (
     CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status]))))
 ) WITH (
     fillfactor=60,
-    autovacuum_vacuum_scale_factor=0.05,
-    autovacuum_vacuum_insert_scale_factor=0.05,
-    autovacuum_analyze_scale_factor=0.05
+    autovacuum_analyze_scale_factor=0.05,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=200000,
+    autovacuum_vacuum_insert_scale_factor=0,
+    autovacuum_vacuum_insert_threshold=200000,
+    autovacuum_freeze_min_age=0
 );
 
 CREATE TABLE progressor.upkeep_rounds (

@@ -42,11 +42,16 @@ from progressor.runtime.upkeep.access import AccessWatch
 from progressor.runtime.upkeep.audit import AuditScan
 from progressor.runtime.upkeep.counts import CountScan
 from progressor.runtime.upkeep.pauses import PauseWatch
+from progressor.runtime.upkeep.retention import (
+    RetentionScan,
+    Round,
+    TaskScan,
+    report_overdue,
+)
 from progressor.runtime.upkeep.scans import (
     QUEUES_INTERVAL,
     FailureScan,
     QueueScan,
-    RetentionScan,
     forget_namespaces,
 )
 from progressor.runtime.upkeep.zombies import ZombieScan
@@ -66,13 +71,14 @@ from progressor.storage.processes import results
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.histories import Histories
-from progressor.storage.processes.processes import Processes, Retention
+from progressor.storage.processes.processes import Processes
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
 from progressor.storage.replicas.counts import Counts
 from progressor.storage.replicas.heartbeats import Heard
 from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas
+from progressor.storage.replicas.retention import Retention
 from progressor.storage.replicas.status import Watch
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
@@ -394,11 +400,18 @@ class Wiring:
             claims=self._claims, namespaces=self.namespaces, effects=effects,
             leases=self.leases, context=context,
         )  # fmt: skip
+        stored = Retention(dataclasses.replace(self._scan, clock=SystemClock()))
+        upkeep_round = Round(stored, context)
         retention = RetentionScan(
-            retention=Retention(dataclasses.replace(self._scan, clock=SystemClock())),
-            results=self._results, bulks=Bulks(self._scan), replicas=self.replicas,
-            namespaces=self.namespaces, access=self.access, context=context,
+            retention=stored, upkeep_round=upkeep_round, bulks=Bulks(self._scan),
+            replicas=self.replicas, namespaces=self.namespaces, access=self.access,
+            context=context,
         )  # fmt: skip
+        old_tasks = TaskScan(
+            retention=stored, upkeep_round=upkeep_round, namespaces=self.namespaces,
+            context=context,
+        )  # fmt: skip
+        report_overdue(context.metrics, retention, old_tasks)
         gates = GateScan(
             gates=Gates(self._scan), namespaces=self.namespaces, effects=effects, context=context
         )
@@ -421,6 +434,7 @@ class Wiring:
             "queued_runs": (schedules.scan, scanner.interval),
             "old_runs": (schedules.forget, scanner.retention_interval),
             "retention": (retention.scan, scanner.retention_interval),
+            "old_tasks": (old_tasks.scan, scanner.retention_interval),
             "queues": (queues.scan, QUEUES_INTERVAL),
             "counts": (counts.scan, scanner.interval),
             "failures": (failures.scan, QUEUES_INTERVAL),

@@ -250,7 +250,9 @@ class Scanner:
     retention_interval: Seconds = setting(
         dt.timedelta(seconds=30), "time between two rounds of retention"
     )
-    retention_batch_max: Batch = setting(500, "rows deleted by one transaction of retention")
+    retention_batch_max: Batch = setting(
+        1000, "processes or tasks deleted by one transaction of retention"
+    )
     horizon: Seconds = setting(
         dt.timedelta(seconds=5),
         "a timer due within it is kept in memory by the replica that set it",

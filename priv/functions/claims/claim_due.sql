@@ -1,7 +1,8 @@
 -- Claims tasks that have been due for at least p_overdue seconds, up to p_room of each namespace: alternately the
 -- oldest task and the oldest that is not a timer, which comes first if p_requests_first. So a request or a reply waits
 -- for earlier ones but not for many timers, and half of the slots are assigned by age alone, so that nothing starves.
--- Where p_requests_only is true, timers are left alone; null: nowhere.
+-- Where p_requests_only is true, timers are left alone; null: nowhere. What was due before p_since is not looked at;
+-- null: nothing was. Dead rows may be in the way there.
 -- With p_wait, it waits for locked processes, since no later scan looks for their tasks. Otherwise they are left to
 -- the next scan, and the search continues behind them, past at most 1,000 tasks of a namespace.
 -- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others may hold
@@ -17,7 +18,8 @@ CREATE FUNCTION claim_due(
     p_room           integer[],
     p_requests_first boolean[],
     p_expires_after  double precision[],
-    p_requests_only  boolean[]
+    p_requests_only  boolean[],
+    p_since          timestamptz[]
 )
 RETURNS SETOF claimed
 BY INDEX
@@ -46,9 +48,11 @@ BEGIN
             array_agg(s.place ORDER BY s.slot, n.namespace, s.process_id)
         INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after, v_found, v_place
         FROM unnest(
-                p_namespace, p_room, p_requests_first, p_expires_after, v_passed, p_requests_only)
+                p_namespace, p_room, p_requests_first, p_expires_after, v_passed, p_requests_only,
+                p_since)
             WITH ORDINALITY
-            AS n (namespace, room, requests_first, expires_after, passed, requests_only, number)
+            AS n (
+                namespace, room, requests_first, expires_after, passed, requests_only, since, number)
         CROSS JOIN LATERAL (
             SELECT d.slot, d.process_id, d.task_id, min(d.place) AS place
             FROM (
@@ -60,6 +64,7 @@ BEGIN
                     WHERE s.namespace = n.namespace
                         AND s.status = 'waiting'
                         AND s.due_at <= v_now - make_interval(secs => p_overdue)
+                        AND s.due_at >= coalesce(n.since, '-infinity')
                         AND n.requests_only IS NOT TRUE
                     ORDER BY s.namespace, s.due_at
                     LIMIT n.room + n.passed
@@ -75,6 +80,7 @@ BEGIN
                     WHERE s.namespace = n.namespace
                         AND s.task_type NOT IN ('timeout', 'remove')
                         AND s.due_at <= v_now - make_interval(secs => p_overdue)
+                        AND s.due_at >= coalesce(n.since, '-infinity')
                     ORDER BY s.namespace, s.due_at
                     LIMIT n.room + n.passed
                 ) r

@@ -6,7 +6,7 @@
 -- error, as it was.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: a verdict: cancelled, process_not_found, task_not_found, task_has_ended; the task; whether its process was
--- deleted; what was cancelled, as delete_process returns it; and the effects, as settle_gates returns them.
+-- deleted; what was cancelled, as delete_processes returns it; and the effects, as settle_gates returns them.
 CREATE FUNCTION cancel_task(
     LIKE own_arguments,
     p_slot            smallint,
@@ -89,7 +89,9 @@ BEGIN
     IF removed THEN
         cancelled := merge_json(
             cancelled,
-            delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id));
+            delete_processes(
+                v_now - interval '1 minute',
+                ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
         effects := merge_json(effects, fail_node(
             v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request'));
     ELSE

@@ -32,7 +32,8 @@ BEGIN
         effects := merge_json(effects, describe_senders(
             ARRAY[(p_slot, p_namespace, p_process_id)::process_key]));
     END IF;
-    cancelled := delete_process(v_now - interval '1 minute', p_slot, p_namespace, p_process_id);
+    cancelled := delete_processes(
+        v_now - interval '1 minute', ARRAY[(p_slot, p_namespace, p_process_id)::process_key]);
     IF v_process.is_gated THEN
         effects := merge_json(effects, settle_gates(
             v_now, p_replica_id, p_starvation_timeout, 100,

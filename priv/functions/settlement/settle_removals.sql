@@ -47,8 +47,9 @@ BEGIN
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id)
         RETURNING t.reply_to INTO reply_to;
-        cancelled := delete_process(
-            p_now - interval '1 minute', v_item.slot, v_item.namespace, v_item.process_id);
+        cancelled := delete_processes(
+            p_now - interval '1 minute',
+            ARRAY[(v_item.slot, v_item.namespace, v_item.process_id)::process_key]);
         RETURN NEXT;
     END LOOP;
 END;

@@ -163,7 +163,7 @@ BEGIN
         END IF;
 
         IF v_answering IS NOT NULL AND 'remove' = ANY (p_outcome) THEN
-            -- delete_process answers for these.
+            -- delete_processes answers for these.
             v_row.effects := describe_senders(ARRAY(
                 SELECT (p_slot[a.item], p_namespace[a.item], p_process_id[a.item])::process_key
                 FROM unnest(v_answering) AS a (item)

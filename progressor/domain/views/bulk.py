@@ -15,7 +15,7 @@ from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.views.filter import ProcessFilter
 
 OPERATIONS = "progressor.operations"
-"""The namespace of the operations. ``priv/functions/processes/delete_process.sql`` names it too."""
+"""The namespace of the operations."""
 
 RETENTION = dt.timedelta(days=30)
 """How long an operation that has ended is kept, with the result of each process."""

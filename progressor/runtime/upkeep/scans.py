@@ -1,22 +1,15 @@
-"""Retention, which deletes what is old, and the count of what waits, which metrics report."""
+"""Failures, added up, and the count of what waits, which metrics report."""
 
 import dataclasses
 import datetime as dt
-import itertools
 from collections.abc import Iterator, Sequence
 
-from progressor.domain.processes.process import SLOT_COUNT, ProcessStatus
+from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.views.activity import QUEUES_MAX, NamespaceQueue
 from progressor.domain.views.why import are_timers_held, is_out_of_reach
-from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.storage.access.access import Access
-from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.processes.processes import Retention
-from progressor.storage.processes.results import Results
 from progressor.storage.replicas.queues import QueueWatch
-from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.status import Watch
 from progressor.storage.steps.failures import Failures
 from progressor.telemetry.instruments import Labels
@@ -25,11 +18,6 @@ from progressor.telemetry.metrics.registry import Metrics
 QUEUES_INTERVAL = dt.timedelta(seconds=10)
 """About as often as metrics are read, and rare enough to cost nothing."""
 
-SLOTS_PER_ROUND = 32
-"""With a round each 30 s, all slots are seen within 16 minutes."""
-
-REPLIES_AGE = dt.timedelta(minutes=10)
-REPLICAS_AGE = dt.timedelta(hours=1)
 BATCHES_MAX = 20
 """Batches of one kind in one round; the next rounds delete the rest."""
 
@@ -39,59 +27,6 @@ async def forget_namespaces(namespaces: Namespaces, effects: EffectDispatcher) -
     while True:
         await namespaces.gone_noted.wait()
         effects.apply(namespaces.take_gone())
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionScan:
-    """One round of deleting, in small batches.
-
-    Each round looks for old tasks in some slots only, so that none reads a large part of the table.
-    In a paused namespace nothing is deleted: an operator who has restored a backup may want to see
-    all of it.
-    """
-
-    retention: Retention
-    results: Results
-    bulks: Bulks
-    replicas: Replicas
-    namespaces: Namespaces
-    access: Access
-    context: Context
-    _slots: Iterator[int] = dataclasses.field(
-        default_factory=lambda: itertools.cycle(range(SLOT_COUNT))
-    )
-
-    async def scan(self) -> None:
-        await self.results.delete_old_replies(age=REPLIES_AGE)
-        await self.replicas.delete_dead(retention=REPLICAS_AGE)
-        await self.access.write_used()
-        await self.access.delete_ended()
-        await self._delete_finished()
-        for _ in range(BATCHES_MAX):
-            if not await self.bulks.delete():
-                break
-        await self._delete_old_tasks()
-
-    async def _delete_finished(self) -> None:
-        limit = self.context.scanner.retention_batch_max
-        for namespace in self.namespaces.known():
-            age = namespace.finished_process_retention
-            if age is None or namespace.pause is not None:
-                continue
-            for _ in range(BATCHES_MAX):
-                count = await self.retention.delete_finished(namespace.name, age=age, limit=limit)
-                if count < limit:
-                    break
-
-    async def _delete_old_tasks(self) -> None:
-        limit = self.context.scanner.retention_batch_max
-        for slot in itertools.islice(self._slots, SLOTS_PER_ROUND):
-            for namespace in self.namespaces.known():
-                age = namespace.task_retention
-                if age is not None and namespace.pause is None:
-                    await self.retention.delete_old_tasks(
-                        slot, namespace.name, age=age, limit=limit
-                    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from progressor import errors
+from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask
 from progressor.storage.postgres import statements
@@ -21,6 +22,12 @@ _SQL = statements.load("processes/claims")
 PASSES_SECONDS = 1.0
 """For how long no claim waits for locked processes again, once one was locked for LOCK_TIMEOUT: a
 backlog is claimed as places become free, and would stand still for that time at each of them."""
+
+FLOOR_MARGIN = dt.timedelta(seconds=10)
+"""Longer than from the instant at which a task becomes due to the commit of what made it so."""
+
+FULL_SHARE = 0.01
+FULL_SECONDS_MAX = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,43 @@ class Room:
     after: tuple[dt.datetime, int] | None = None
 
 
+class Overdue(NamedTuple):
+    """The first task of a namespace that was due by ``until``; None: there was none."""
+
+    namespace: str
+    due_at: dt.datetime | None
+    until: dt.datetime
+
+
+class Floors:
+    """From where overdue tasks are looked for, while that takes long.
+
+    The index leads through the entries of all tasks that were claimed since the last vacuum, or
+    since an old snapshot, such as that of a dump, keeps vacuum from removing them. Then a look at
+    all of it, after which each namespace has a floor, takes up to 1 % of the time, and others begin
+    FLOOR_MARGIN below the floor. What comes in further below, as a blocked timer does that wakes,
+    is found by the next look at all, FULL_SECONDS_MAX later at the latest.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._floors: dict[str, dt.datetime] = {}
+        self._full_at = float("-inf")
+
+    def since(self, namespaces: Iterable[str]) -> list[dt.datetime | None]:
+        """Return where to begin in each namespace; None: at the first task."""
+        if self._clock.monotonic() >= self._full_at:
+            return [None for _ in namespaces]
+        return [self._floors.get(name) for name in namespaces]
+
+    def note(self, found: Iterable[Overdue], *, seconds: float, full: bool) -> None:
+        for row in found:
+            self._floors[row.namespace] = (row.due_at or row.until) - FLOOR_MARGIN
+        if full:
+            pause = min(FULL_SECONDS_MAX, seconds / FULL_SHARE)
+            self._full_at = self._clock.monotonic() + pause
+
+
 class _UpcomingRow(NamedTuple):
     due: Due
     now: dt.datetime
@@ -73,6 +117,7 @@ class Claims:
         self._passes_until = float("-inf")
         self._under_way: dict[int, None] = {}
         self._sent: dict[int, asyncio.Task[Any] | None] = {}
+        self.floors = Floors(context.clock)
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._claim_tasks = context.functions.call("claim_tasks")
@@ -147,6 +192,7 @@ class Claims:
             "overdue": overdue.total_seconds(),
             "namespace": [room.namespace for room in rooms],
             "room": [room.limit for room in rooms],
+            "since": self.floors.since(room.namespace for room in rooms),
             "requests_first": [room.requests_first for room in rooms],
             "expires_after": [room.expires_after.total_seconds() for room in rooms],
             "requests_only": [True if room.requests_only else None for room in rooms]
@@ -191,12 +237,21 @@ class Claims:
     async def find_overdue(
         self, pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta
     ) -> frozenset[str]:
+        """Return the namespaces with a task that has been due for `overdue`."""
+        since = self.floors.since(namespaces)
         async with self._context.connection(pool=pool) as connection:
-            return frozenset(
-                await self._context.read_on(
-                    connection, str, _SQL["find_overdue"], namespace=namespaces, overdue=overdue
-                )
+            begun_at = self._context.clock.monotonic()
+            found = await self._context.read_on(
+                connection,
+                Overdue,
+                _SQL["find_overdue"],
+                namespace=namespaces,
+                since=since,
+                overdue=overdue,
             )
+        seconds = self._context.clock.monotonic() - begun_at
+        self.floors.note(found, seconds=seconds, full=not any(since))
+        return frozenset(row.namespace for row in found if row.due_at is not None)
 
     async def find_upcoming(
         self,

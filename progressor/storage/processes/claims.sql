@@ -25,18 +25,20 @@ CROSS JOIN LATERAL (
 ) s
 
 -- name: find_overdue
--- Finds the namespaces with a task that was not claimed in time: a look before slots are
--- reserved, since in a healthy engine there is none.
+-- Finds the first task of each namespace that was not claimed in time, not looking at what was due before `since`: a
+-- look before slots are reserved, since in a healthy engine there is none.
 -- Locks: none.
-SELECT n.namespace
-FROM unnest(%(namespace)s::text[]) AS n (namespace)
-CROSS JOIN LATERAL (
-    SELECT
+SELECT n.namespace, s.due_at, late.until
+-- Read once, by a SELECT of its own: no index is searched for what changes by the row.
+FROM (SELECT coalesce(%(now)s, clock_timestamp()) - %(overdue)s AS until OFFSET 0) late
+CROSS JOIN unnest(%(namespace)s::text[], %(since)s::timestamptz[]) AS n (namespace, since)
+LEFT JOIN LATERAL (
+    SELECT s.due_at
     FROM progressor.schedule s
     WHERE s.namespace = n.namespace
         AND s.status = 'waiting'
-        -- Read once, by a SELECT of its own: no index is searched for what changes by the row.
-        AND s.due_at <= (SELECT coalesce(%(now)s, clock_timestamp()) - %(overdue)s)
+        AND s.due_at <= late.until
+        AND s.due_at >= coalesce(n.since, '-infinity')
     ORDER BY s.namespace, s.due_at
     LIMIT 1
-) s
+) s ON true

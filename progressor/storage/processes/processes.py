@@ -1,4 +1,4 @@
-"""Processes as people see them, and the rare writes: put, remove, repair, retention."""
+"""Processes as people see them, and the rare writes: put, remove, repair."""
 
 import asyncio
 import dataclasses
@@ -23,8 +23,7 @@ from progressor.storage.commit.group_read import GroupRead, ReadBounds
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres import attempt, statements
 from progressor.storage.postgres.context import StorageContext
-from progressor.storage.postgres.functions import Function
-from progressor.storage.postgres.pools import Connection, connection_of
+from progressor.storage.postgres.pools import Connection
 from progressor.storage.postgres.rows.documents import failure_text, json_text, timers_text
 from progressor.storage.postgres.rows.effects import (
     FAILED_PRECONDITION,
@@ -367,31 +366,6 @@ class Processes:
         [found] = await self._context.call(self._recover_process, key, retries=retries)
         recovery = Recovery(verdict=Verdict(found.verdict), task_id=found.task_id)
         return recovery, gate_effects(found.effects)
-
-
-class Retention:
-    def __init__(self, context: StorageContext) -> None:
-        self._context = context
-        self._delete_finished = context.functions.call("delete_finished", int)
-        self._delete_old_tasks = context.functions.call("delete_old_tasks", int)
-
-    async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
-        """Delete at most `limit` processes that finished longer ago than `age`; return how many."""
-        return await self._count(self._delete_finished, namespace=namespace, age=age, limit=limit)
-
-    async def delete_old_tasks(
-        self, slot: int, namespace: str, *, age: dt.timedelta, limit: int
-    ) -> int:
-        """Delete at most `limit` tasks of one slot that ended longer ago than `age`."""
-        return await self._count(
-            self._delete_old_tasks, slot=slot, namespace=namespace, age=age, limit=limit
-        )
-
-    async def _count(self, function: Function[int], **named: object) -> int:
-        async with connection_of(self._context.pool) as connection:
-            now = self._context.clock.pinned()
-            [count] = await function.rows(connection, now=now, **named)
-        return count
 
 
 def _failure_of(process: Import) -> Json | None:

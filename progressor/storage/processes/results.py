@@ -15,7 +15,6 @@ from progressor.storage.postgres import statements
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import (
     BoundedConnection,
-    connection_of,
     heed_cancellation,
     translated,
 )
@@ -137,14 +136,6 @@ class Results:
     async def call_others(self, *, lease_timeout: dt.timedelta) -> None:
         """Notify all other living replicas of due tasks that this one leaves to them."""
         await self._context.execute(_SQL["call_others"], lease_timeout=lease_timeout, payload=_DUE)
-
-    async def delete_old_replies(self, *, age: dt.timedelta) -> int:
-        """Delete answers of removed processes older than `age`; return how many."""
-        # Without the statement timeout: there may be many.
-        async with connection_of(self._context.pool) as connection:
-            now = self._context.clock.pinned()
-            cursor = await connection.execute(_SQL["delete_old_replies"], {"age": age, "now": now})
-            return cursor.rowcount
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

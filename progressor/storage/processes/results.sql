@@ -32,7 +32,3 @@ SELECT pg_notify('progressor_' || replica_id, %(payload)s)
 FROM progressor.replicas
 WHERE replica_id <> %(replica_id)s
     AND heartbeat_at >= coalesce(%(now)s, clock_timestamp()) - coalesce(lease_timeout, %(lease_timeout)s)
-
--- name: delete_old_replies
-DELETE FROM progressor.replies
-WHERE created_at < (SELECT coalesce(%(now)s, clock_timestamp()) - %(age)s)

@@ -409,6 +409,18 @@ class Metrics:
         "progressor_audit_unsealed_age_seconds", "s",
         "How long the oldest audit entry has waited to be added to the chain.",
     )
+    retention_deleted: Counter = _counter(
+        "progressor_retention_deleted", "{row}",
+        "What this replica has deleted since it was old. kind: process (with all its rows), task, "
+        "reply.",
+        "kind",
+    )
+    retention_overdue_age: Gauge = _gauge(
+        "progressor_retention_overdue_age_seconds", "s",
+        "For how long what this replica is deleting should have been gone. 0 once nothing is left; "
+        "if it grows, retention does not keep up. kind: process, task.",
+        "kind",
+    )
     tls_reloads: Counter = _counter(
         "progressor_tls_reloads", "{reload}",
         "Changes of certificates, keys and tokens. files: server, or the name of the processor "

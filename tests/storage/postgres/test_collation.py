@@ -66,7 +66,7 @@ def test_no_index_has_another_collation_but_those_that_no_key_may_use(database: 
 def test_functions_are_called_with_the_collation_of_the_keys() -> None:
     functions = Functions()
 
-    assert b'(%b, %b, %b COLLATE "C", %b)' in functions.call("delete_process").statement
+    assert b'(%b COLLATE "C", %b)' in functions.call("delete_bulk").statement
     assert b"COLLATE" not in functions.call("compact_counts").statement
 
 

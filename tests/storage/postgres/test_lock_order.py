@@ -194,8 +194,7 @@ async def delete_finished(party: Party) -> None:
 
 
 async def delete_old_tasks(party: Party) -> None:
-    for key in party.some():
-        await party.store.retention.delete_old_tasks(key.slot, "orders", age=-HOUR, limit=5)
+    await party.store.retention.delete_old_tasks(range(2**31), {"orders": -HOUR}, limit=5)
 
 
 async def apply_bulk(party: Party) -> None:

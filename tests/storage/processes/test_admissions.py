@@ -386,7 +386,7 @@ class TestAStartThatIsRepeated:
         key = fresh_key()
         await store.settled(await store.run_task(a_start(key)), GONE)
         store.clock.advance(HOUR)
-        await store.results.delete_old_replies(age=HOUR / 2)
+        await store.retention.delete_old_replies(age=HOUR / 2, limit=99)
 
         assert (await store.admit(a_start(key))).verdict is Verdict.ACCEPTED
 

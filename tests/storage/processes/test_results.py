@@ -34,6 +34,8 @@ PATIENCE_SECONDS = 10
 
 
 MINUTE = dt.timedelta(minutes=1)
+EVERYWHERE = range(2**31)
+"""All pages."""
 
 
 class TestAwaitTask:
@@ -160,7 +162,7 @@ async def test_replies_are_kept_for_a_while(
     store.clock.advance(HOUR)
     await store.settled(await store.start(fresh_key()), success(RemoveProcess()))
 
-    assert await store.results.delete_old_replies(age=HOUR / 2) == 1
+    assert await store.retention.delete_old_replies(age=HOUR / 2, limit=99) == 1
     assert observer.execute("SELECT count(*) FROM progressor.replies").fetchone() == (1,)
 
 
@@ -233,11 +235,15 @@ class TestRetention:
         young = fresh_key()
         await store.started(young, success(Complete()))
 
-        counts = [
-            await store.retention.delete_finished("orders", age=HOUR / 2, limit=2) for _ in range(4)
-        ]
+        found, after = [], None
+        for _ in range(4):
+            one = await store.retention.delete_finished(
+                "orders", age=HOUR / 2, limit=2, after=after
+            )
+            found.append((one.deleted_count, one.more))
+            after = one.reached_at
 
-        assert counts == [2, 2, 1, 0]
+        assert found == [(2, True), (2, True), (1, False), (0, False)]
         left = observer.execute("SELECT process_id FROM progressor.processes").fetchall()
         assert {row[0] for row in left} == {key.process_id for key in (kept, broken, young)}
         assert broken_invariants(observer) == {}
@@ -255,7 +261,19 @@ class TestRetention:
                 [locked.process_id],
             )
 
-            assert await store.retention.delete_finished("orders", age=HOUR / 2, limit=9) == 1
+            found = await store.retention.delete_finished("orders", age=HOUR / 2, limit=9)
+
+        assert found.deleted_count == 1
+
+    async def test_takes_no_further_process_once_there_are_many_events(self, store: Store) -> None:
+        for _ in range(3):
+            await store.started(fresh_key(), success(Complete(), events=2))
+            store.clock.advance(dt.timedelta(seconds=10))
+        store.clock.advance(HOUR)
+
+        found = await store.retention.delete_finished("orders", age=HOUR, limit=9, events_max=3)
+
+        assert (found.deleted_count, found.more, found.overdue) == (2, True, 20)
 
     async def test_deletes_old_tasks_but_those_that_are_needed(
         self, store: Store, observer: psycopg.Connection[Any]
@@ -271,14 +289,47 @@ class TestRetention:
         repair = await store.run_task(a_request(key, TaskType.REPAIR))
 
         counts = [
-            await store.retention.delete_old_tasks(key.slot, "orders", age=HOUR / 2, limit=3)
+            await store.retention.delete_old_tasks(EVERYWHERE, {"orders": HOUR / 2}, limit=3)
             for _ in range(3)
         ]
 
-        assert counts == [3, 2, 0]
+        assert [each.deleted_count for each in counts] == [3, 2, 0]
+        assert [(each.due_in or 0) < 0 for each in counts] == [True, False, False]
         left = await store.processes.trace(key, after=0, limit=99)
         assert [task.task_id for task in left] == [init.task_id, last.task_id, repair.task_id]
         assert broken_invariants(observer) == {}
+
+    async def test_looks_for_tasks_of_the_namespaces_and_pages_that_it_is_told(
+        self, store: Store
+    ) -> None:
+        key, ages = fresh_key(), {"orders": HOUR, "elsewhere": NO_TIME}
+        await store.started(key)
+        await store.settled(await store.run_task(a_request(key)))
+        store.clock.advance(HOUR / 4)
+        table = await store.retention.measure_tasks()
+        behind = range(table.page_count, 2 * table.page_count)
+
+        assert table.partition_count >= 1
+        assert await store.retention.delete_old_tasks(behind, ages, limit=9) == (0, None)
+        others = {"elsewhere": NO_TIME}
+        assert await store.retention.delete_old_tasks(EVERYWHERE, others, limit=9) == (0, None)
+        young = await store.retention.delete_old_tasks(EVERYWHERE, ages, limit=9)
+        assert young == (0, (HOUR * 3 / 4).total_seconds())
+        store.clock.advance(HOUR)
+        assert await store.retention.delete_old_tasks(EVERYWHERE, ages, limit=9) == (1, None)
+
+    async def test_one_replica_has_the_round_until_its_lease_is_over(
+        self, store: Store, other: Store
+    ) -> None:
+        assert await store.retention.hold_round(lease=MINUTE)
+        assert not await other.retention.hold_round(lease=MINUTE)
+        store.clock.advance(MINUTE / 2)
+        assert await store.retention.hold_round(lease=MINUTE)
+        store.clock.advance(MINUTE * 1.5)
+        assert await other.retention.hold_round(lease=MINUTE)
+        assert not await store.retention.hold_round(lease=MINUTE)
+        store.clock.advance(-HOUR)
+        assert await store.retention.hold_round(lease=MINUTE)
 
 
 async def ran(store: Store, key: ProcessKey) -> list[int | None]:

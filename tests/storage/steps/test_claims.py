@@ -10,7 +10,14 @@ import pytest
 from progressor.domain.processes.intent import Lost, Released
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import Claim, TaskStatus, TaskType
-from progressor.storage.processes.claims import Room, Wanted
+from progressor.storage.processes.claims import (
+    FLOOR_MARGIN,
+    FULL_SECONDS_MAX,
+    FULL_SHARE,
+    Overdue,
+    Room,
+    Wanted,
+)
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (
     EXPIRES_AFTER,
@@ -401,3 +408,40 @@ class TestZombies:
         assert (again.task.task_id, again.task.attempt) == (call.task_id, 1)
         following = await store.next_of(again.task)
         assert following.task_id == later.task_id
+
+
+class TestBehindDeadRows:
+    async def test_a_look_that_took_long_is_followed_by_looks_from_a_floor(
+        self, store: Store
+    ) -> None:
+        floors, until = store.claims.floors, store.clock.now()
+        floors.note([Overdue("orders", None, until)], seconds=0.5, full=True)
+
+        assert floors.since(["orders", "else"]) == [until - FLOOR_MARGIN, None]
+        store.clock.advance(0.4 * SECOND / FULL_SHARE)
+        floors.note([Overdue("orders", until, until + HOUR)], seconds=9.0, full=False)
+        assert floors.since(["orders"]) == [until - FLOOR_MARGIN]
+        store.clock.advance(0.1 * SECOND / FULL_SHARE)
+        assert floors.since(["orders"]) == [None]
+        floors.note([], seconds=HOUR.total_seconds(), full=True)
+        store.clock.advance(SECOND * FULL_SECONDS_MAX)
+        assert floors.since(["orders"]) == [None]
+
+    async def test_what_is_due_below_the_floor_is_found_by_the_next_look_at_all(
+        self, store: Store
+    ) -> None:
+        _, below = await store.timed(NO_TIME)
+        store.clock.advance(2 * FLOOR_MARGIN)
+        _, above = await store.timed(NO_TIME)
+        nothing = Overdue("orders", None, store.clock.now())
+        store.claims.floors.note([nothing], seconds=0.5, full=True)
+
+        async def overdue() -> frozenset[str]:
+            return await store.claims.find_overdue(store.pool, ["orders", "void"], overdue=NO_TIME)
+
+        assert await overdue() == {"orders"}
+        assert [each.task.task_id for each in await store.claim_due()] == [above]
+        assert await overdue() == frozenset()
+        store.clock.advance(0.5 * SECOND / FULL_SHARE)
+        assert await overdue() == {"orders"}
+        assert [each.task.task_id for each in await store.claim_due()] == [below]

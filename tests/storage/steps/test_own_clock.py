@@ -63,7 +63,7 @@ async def delete_finished(store: Store) -> object:
 
 
 async def delete_old_replies(store: Store) -> object:
-    return await store.results.delete_old_replies(age=LONG)
+    return await store.retention.delete_old_replies(age=LONG, limit=100)
 
 
 async def count_waiting(store: Store) -> object:

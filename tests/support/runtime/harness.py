@@ -27,13 +27,19 @@ from progressor.runtime.step.bulk_steps import BulkSteps
 from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.step import Steps
-from progressor.runtime.upkeep.scans import RetentionScan
+from progressor.runtime.upkeep.retention import RetentionScan, Round, TaskScan
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import ReplicaSettings, Scanner
 from progressor.storage.access.access import Access
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
-from progressor.storage.processes.processes import Processes, Retention
+from progressor.storage.processes.processes import Processes
+from progressor.storage.replicas.retention import (
+    DeletedProcesses,
+    DeletedTasks,
+    Retention,
+    TaskTable,
+)
 from tests.support.builders import (
     make_claimed,
     make_due,
@@ -110,7 +116,14 @@ class Harness:
         self.results = MemoryResults()
         self.processes = stub(Processes)
         self.replicas = MemoryReplicas()
-        self.retention = stub(Retention, delete_finished=0)
+        self.retention = stub(
+            Retention,
+            hold_round=True,
+            delete_finished=DeletedProcesses(0, more=False, reached_at=None, overdue=None),
+            delete_old_replies=0,
+            measure_tasks=TaskTable(1, 0),
+            delete_old_tasks=DeletedTasks(0, None),
+        )
         self.bulks = stub(Bulks, delete=False)
         self.processor = MemoryProcessor()
         self.histories = MemoryHistories()
@@ -180,14 +193,18 @@ class Harness:
             leases=self.leases,
             **stored,
         )
+        retaining: dict[str, Any] = {
+            "retention": self.retention,
+            "upkeep_round": Round(self.retention, self.context),
+            "namespaces": self.namespaces,
+            "context": self.context,
+        }
+        self.old_tasks = TaskScan(**retaining)
         self.retaining = RetentionScan(
-            retention=self.retention,
+            **retaining,
             bulks=self.bulks,
             access=stub(Access, write_used=None, delete_ended=None),
-            results=cast("Any", self.results),
             replicas=cast("Any", self.replicas),
-            namespaces=cast("Any", self.namespaces),
-            context=self.context,
         )
 
     @property

@@ -222,7 +222,6 @@ class MemoryResults:
         self.ends: dict[ProcessKey, ProcessEnd | None] = {}
         self.revoked: list[Mapping[int, list[int]]] = []
         self.outage = Outage()
-        self.replies_deleted: list[dt.timedelta] = []
 
     async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
         self.fetches.append(tuple(tasks))
@@ -244,10 +243,6 @@ class MemoryResults:
     async def await_task(self, _key: ProcessKey, _task: int | str) -> TaskResult | int:
         self.outage.strike()
         return self.awaited
-
-    async def delete_old_replies(self, *, age: dt.timedelta) -> int:
-        self.replies_deleted.append(age)
-        return 0
 
 
 class MemoryListener:

@@ -32,13 +32,14 @@ from progressor.storage.postgres.rows.effects import Cancelled, Effects, Lowered
 from progressor.storage.processes import admissions, claims
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claimed, Claims, Room
-from progressor.storage.processes.processes import Processes, Put, Retention
+from progressor.storage.processes.processes import Processes, Put
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
 from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
+from progressor.storage.replicas.retention import Retention
 from progressor.storage.replicas.status import Watch
 from progressor.storage.steps.step_writes import StepWrites, Stored
 from tests.support.builders import Decision, decisions

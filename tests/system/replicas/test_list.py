@@ -11,7 +11,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2
 
 import progressor
-from progressor.runtime.upkeep import scans as retention
+from progressor.runtime.upkeep import retention
 from progressor.sdk import Client, ReplicaState
 from progressor.sdk import Replica as Listed
 from tests.support.engine.process import running_process

@@ -12,7 +12,7 @@
 -- name: leases_match_their_tasks
 -- says: a leased task is running, with the same token, attempt and type
 -- A lease is taken with its task by admission, claim_locked and settle_tasks, and given back by
--- settle_tasks and delete_process: always both rows at once.
+-- settle_tasks and delete_processes: always both rows at once.
 SELECT r.namespace, r.process_id,
     concat('task ', r.task_id, ' (', r.task_type, ', attempt ', r.attempt, ', token ', r.token,
         ') is leased, ',
@@ -130,7 +130,7 @@ WHERE p.status IS DISTINCT FROM 'error'
 -- name: memos_belong_to_tasks_that_can_run
 -- says: a memo belongs to a task that has not ended, or that broke its process and can run again, and is marked so
 -- store_memos writes a memo under the lease of its task, with both flags. Whatever ends the task, or brings its
--- process back, deletes it (forget_memos, settle_waits, delete_process).
+-- process back, deletes it (forget_memos, settle_waits, delete_processes).
 SELECT m.namespace, m.process_id,
     concat('task ', m.task_id, ' has memos, ',
         CASE

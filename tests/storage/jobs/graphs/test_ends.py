@@ -217,7 +217,7 @@ async def test_retention_keeps_followers_of_a_job_that_runs(
     clock.advance(MINUTE)
     ended = await jobs.store.retention.delete_finished("orders", age=NO_TIME, limit=10)
 
-    assert (running, ended) == (0, 3)
+    assert (running.deleted_count, ended.deleted_count) == (0, 3)
     assert await jobs.jobs.list("orders", _ANY, after=None, limit=1) == ()
     assert observer.execute("SELECT FROM progressor.job_nodes").fetchall() == []
     assert leader.namespace == "orders"

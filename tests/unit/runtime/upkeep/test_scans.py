@@ -1,30 +1,25 @@
-"""Scans: repeated whatever happens, and observed; retention deletes a share at a time."""
+"""Scans: repeated whatever happens, and observed; what a step counts."""
 
 import asyncio
 import itertools
 import logging
 import random
-from unittest import mock
 
 import pytest
 
 from progressor.domain.processes.intent import Rejected
-from progressor.domain.processes.process import SLOT_COUNT
 from progressor.domain.views.replica import StepTally
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.measures import Measures
-from progressor.runtime.upkeep.scans import BATCHES_MAX, REPLICAS_AGE, REPLIES_AGE, SLOTS_PER_ROUND
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_entry,
     make_failure,
-    make_namespace,
     make_success,
     make_task,
     seconds,
 )
 from tests.support.runtime.harness import (
-    Harness,
     make_context,
     running,
 )
@@ -102,59 +97,3 @@ def test_a_step_is_counted_in_its_namespace_with_its_answer_and_with_its_settlem
     for namespace in ("orders", "payments"):
         measures.forget(namespace)
     assert measures.tally_of("orders") == StepTally()
-
-
-LIMIT = 10
-
-
-async def test_old_answers_and_dead_replicas_go_everywhere(harness: Harness) -> None:
-    await harness.retaining.scan()
-
-    assert harness.results.replies_deleted == [REPLIES_AGE]
-    assert harness.replicas.dead_deleted == [REPLICAS_AGE]
-
-
-async def test_a_namespace_without_retention_keeps_everything(harness: Harness) -> None:
-    await harness.retaining.scan()
-
-    harness.retention.delete_finished.assert_not_awaited()
-    harness.retention.delete_old_tasks.assert_not_awaited()
-
-
-async def test_finished_processes_go_in_batches_until_none_is_left() -> None:
-    harness = Harness(make_namespace(finished_process_retention=seconds(60)))
-    harness.retention.delete_finished.side_effect = [LIMIT, LIMIT, 1]
-
-    await harness.retaining.scan()
-
-    one = mock.call("orders", age=seconds(60), limit=LIMIT)
-    assert harness.retention.delete_finished.await_args_list == [one] * 3
-
-
-async def test_one_round_deletes_only_so_much() -> None:
-    harness = Harness(make_namespace(finished_process_retention=seconds(60)))
-    harness.retention.delete_finished.return_value = LIMIT
-
-    await harness.retaining.scan()
-
-    assert harness.retention.delete_finished.await_count == BATCHES_MAX
-
-
-async def test_the_items_of_bulk_operations_go_in_batches_until_none_is_left(
-    harness: Harness,
-) -> None:
-    harness.bulks.delete.side_effect = [True, True, False]
-
-    await harness.retaining.scan()
-
-    assert harness.bulks.delete.await_count == 3
-
-
-async def test_all_slots_have_their_turn() -> None:
-    harness = Harness(make_namespace(task_retention=seconds(60)))
-
-    for _ in range(SLOT_COUNT // SLOTS_PER_ROUND):
-        await harness.retaining.scan()
-
-    calls = harness.retention.delete_old_tasks.await_args_list
-    assert [call.args for call in calls] == [(slot, "orders") for slot in range(SLOT_COUNT)]
