@@ -501,6 +501,20 @@ class StorageReadOnlyError(StorageUnavailableError):
     """PostgreSQL takes no writes: it was demoted, or is a standby. Its connections are dropped."""
 
 
+class StorageLineageError(StorageUnavailableError):
+    """The database has another lineage than the one that this replica works on.
+
+    It was restored, or a standby took over. What was acknowledged may be lost with the other one.
+    """
+
+    def __init__(self, known: int, found: int) -> None:
+        self.known, self.found = known, found
+        super().__init__(
+            f"the database was restored or a standby took over: its epoch was {known}, and is "
+            f"{found}; what was acknowledged may be lost"
+        )
+
+
 class StorageSchemaError(StorageUnavailableError):
     """PostgreSQL refuses the login, or what this release needs there is missing or forbidden.
 

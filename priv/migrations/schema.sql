@@ -364,6 +364,13 @@ CREATE TABLE progressor.jobs (
     autovacuum_vacuum_cost_delay=0
 );
 
+CREATE TABLE progressor.lineage (
+    identity text,
+    epoch bigint NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    CONSTRAINT lineage_epoch_check CHECK ((epoch >= 1))
+);
+
 CREATE TABLE progressor.memos (
     slot smallint NOT NULL,
     namespace text COLLATE "C" NOT NULL,

@@ -1,6 +1,8 @@
 """The composition root: builds an engine (with ``wiring``) as one tree of tasks.
 
 Start: listen (NOT_SERVING), reach PostgreSQL (for as long as it takes), migrate, beat, scan, serve.
+If the database turns out to have another lineage (a standby took over, or a backup was restored),
+the replica abandons its steps and its callers, forgets all it knows, and starts again from there.
 Drain: NOT_SERVING, stop the scanners, let callers and steps finish within the drain timeout, hand
 back the leases of the rest, write what is decided, stop the heartbeat, close channels and pools.
 """
@@ -44,6 +46,7 @@ from progressor.storage.postgres.migrations import migrate_configured
 from progressor.storage.postgres.pools import open_pools
 from progressor.storage.postgres.writer import connection_string
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.replicas import draw_replica_id
 from progressor.telemetry.logs.level import LogLevelSwitch
 from progressor.telemetry.metrics.registry import Metrics
@@ -62,6 +65,9 @@ PAUSED_AT_START = "serve --paused"
 """The reason of the pauses that a start makes."""
 
 _STARTING = "the engine has not reached PostgreSQL yet"
+_LINEAGE_LOST = (
+    "the database was restored, or a standby took over; what was acknowledged may be lost"
+)
 
 
 class Engine:
@@ -168,9 +174,12 @@ class Engine:
             ]
             try:
                 async with contextlib.AsyncExitStack() as stack:
-                    wiring = await self._open(stack)
-                    if wiring is not None:
-                        await self._serve(wiring)
+                    dsn = self._config.database.dsn
+                    if not dsn:
+                        # Stopped last: everything else is closed by then.
+                        dsn = await stack.enter_async_context(embedded(self._config.database))
+                    while not self._stop.is_set():
+                        await self._run_replica(dsn)
             finally:
                 await self._server.drain(dt.timedelta())
                 for task in watching:
@@ -185,13 +194,14 @@ class Engine:
             yield self._certificate
         yield from self._credentials.values()
 
-    async def _open(self, stack: contextlib.AsyncExitStack) -> Wiring | None:
-        """Reach PostgreSQL, however long it takes; None if the engine is stopped first."""
-        dsn = self._config.database.dsn
-        if not dsn:
-            # Stopped last: everything else is closed by then.
-            dsn = await stack.enter_async_context(embedded(self._config.database))
-        return await self._unless_stopped(self._reach(dsn, stack), name="reach PostgreSQL")
+    async def _run_replica(self, dsn: str) -> None:
+        """Serve for as long as the lineage lasts, and the engine is not stopped."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.metrics.detaching())
+            reach = self._reach_lineage(dsn, stack)
+            reached = await self._unless_stopped(reach, name="reach PostgreSQL")
+            if reached is not None:
+                await self._serve(reached)
 
     async def _unless_stopped(
         self, waiting: Coroutine[Any, Any, Answer], *, name: str
@@ -204,36 +214,60 @@ class Engine:
             stopping.cancel()
         return None if task.cancelled() else task.result()
 
-    async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Wiring:
-        database = self._config.database
-        migrated = functools.partial(asyncio.to_thread, migrate_configured, database, dsn)
+    async def _reach_lineage(self, dsn: str, stack: contextlib.AsyncExitStack) -> Wiring | None:
+        """Reach PostgreSQL, however long it takes; None: the lineage was lost meanwhile."""
+        migrated = functools.partial(
+            asyncio.to_thread, migrate_configured, self._config.database, dsn
+        )
         for name in await _until_there(migrated, database=self.database):
             _log.info("migration applied", extra={"migration": name})
-        functions, pools = Functions(), await open_pools(database, dsn)
+        lineage = Lineage(Functions())
+        try:
+            return await self._reach(dsn, lineage, stack)
+        except errors.StorageUnavailableError:
+            return None
+
+    async def _reach(self, dsn: str, lineage: Lineage, stack: contextlib.AsyncExitStack) -> Wiring:
+        """Build what serves.
+
+        Raises:
+            StorageUnavailableError: The lineage was lost meanwhile.
+        """
+        database, functions = self._config.database, Functions()
+        until_there = functools.partial(
+            _until_there, database=self.database, lost=lineage.lost.is_set
+        )
+        pools = await open_pools(database, dsn, check_new=lineage.check)
         stack.push_async_callback(pools.close)
-        draw = functools.partial(draw_replica_id, pools.scan, functions)
-        self.replica_id = await _until_there(draw, database=self.database)
+        before = self.replica_id
+        self.replica_id = await until_there(
+            functools.partial(draw_replica_id, pools.scan, functions)
+        )
         _log.info(
             "connected to PostgreSQL",
-            extra={"database": self.database, "replica_id": self.replica_id},
-        )
+            extra={
+                "database": self.database, "replica_id": self.replica_id, "epoch": lineage.epoch
+            },
+        )  # fmt: skip
         context = Context(
             clock=self._clock, observers=self.observers, metrics=self.metrics,
-            tracing=self._telemetry.tracing, replica_id=self.replica_id,
+            tracing=self._telemetry.tracing, replica_id=self.replica_id, epoch=lineage.epoch,
             replica=self._config.replica, scanner=self._config.scanner,
         )  # fmt: skip
         replies_dsn = connection_string(database, dsn, application="progressor replies")
         wiring = Wiring(
             self._config, replies_dsn, pools, context, functions, self._credentials,
-            audit_notes=self._audit_notes,
+            lineage=lineage, audit_notes=self._audit_notes,
         )  # fmt: skip
-        create = functools.partial(self._create_namespaces, wiring)
-        await _until_there(create, database=self.database)
+        await until_there(functools.partial(self._create_namespaces, wiring))
         # A request right after the start must not be refused because no identity is known yet.
-        await _until_there(wiring.access.refresh, database=self.database)
+        await until_there(wiring.access.refresh)
         if self._paused:
-            pause = functools.partial(self._pause_all, wiring)
-            await _until_there(pause, database=self.database)
+            await until_there(functools.partial(self._pause_all, wiring))
+            self._paused = False
+        if before:
+            # Its steps have ended: nobody has to wait until its leases expire.
+            await until_there(functools.partial(wiring.replicas.retire, before))
         self.dsn = dsn
         return wiring
 
@@ -259,6 +293,8 @@ class Engine:
         )
 
     async def _serve(self, wiring: Wiring) -> None:
+        """Serve until the engine is stopped, which drains it, or the lineage is lost."""
+        self._entered.clear()
         heartbeat = self._heartbeat(wiring)
         self.metrics.heartbeat_age.read_from(lambda: [((), heartbeat.age_seconds)])
         heartbeat.start()
@@ -272,15 +308,18 @@ class Engine:
                 if await self._unless_stopped(self._entered.wait(), name="first heartbeat"):
                     wiring.start(group)
                     self._wiring = wiring
-                    await self._stop.wait()
-                    await self._drain(wiring, heartbeat, group)
+                    if await self._unless_stopped(wiring.lineage.lost.wait(), name="lineage"):
+                        await self._abandon(wiring)
+                    else:
+                        await self._drain(wiring, heartbeat, group)
                 for task in watching:
                     task.cancel()
         finally:
             self._wiring = None
             await asyncio.to_thread(heartbeat.stop)
-        with contextlib.suppress(errors.StorageError):
-            await wiring.replicas.retire(self.replica_id)
+        if not wiring.lineage.lost.is_set():
+            with contextlib.suppress(errors.StorageError):
+                await wiring.replicas.retire(self.replica_id)
 
     def _heartbeat(self, wiring: Wiring) -> Heartbeat:
         return Heartbeat(
@@ -294,6 +333,7 @@ class Engine:
                     version=progressor.__version__,
                     functions=wiring.functions.schema,
                 ),
+                lineage=wiring.lineage,
                 replica=self._config.replica,
                 clock=self._clock,
             ),
@@ -312,6 +352,9 @@ class Engine:
                 self._health.set(healthy=False)
             case Report.READ_ONLY:
                 self._read_only.set()
+            case Report.OTHER_LINEAGE:
+                wiring.lineage.lost.set()
+                self._entered.set()
             case Report.LOST:
                 wiring.slots.suspended = wiring.leases.lost = True
                 wiring.let_go()
@@ -336,6 +379,14 @@ class Engine:
         self._entered.set()
         self._health.set(healthy=True)
         self.observers.tell("beat")
+
+    async def _abandon(self, wiring: Wiring) -> None:
+        """Let go of steps and callers: what this replica knows is of another lineage."""
+        _log.warning("abandoning all steps: the database has another lineage")
+        self._wiring = None
+        self._health.set(healthy=False)
+        self._server.interrupt(errors.StorageUnavailableError(_LINEAGE_LOST))
+        await wiring.abandon()
 
     async def _drain(self, wiring: Wiring, heartbeat: Heartbeat, group: asyncio.TaskGroup) -> None:
         """Finish the running steps and requests, and leave the rest to other replicas."""
@@ -372,8 +423,17 @@ class Engine:
                 self.serving.set()
 
 
-async def _until_there(ask: Callable[[], Awaitable[Answer]], *, database: str) -> Answer:
-    """Return PostgreSQL's answer, waiting as long as it takes; the log names the `database`."""
+async def _until_there(
+    ask: Callable[[], Awaitable[Answer]],
+    *,
+    database: str,
+    lost: Callable[[], bool] = lambda: False,
+) -> Answer:
+    """Return PostgreSQL's answer, waiting as long as it takes; the log names the `database`.
+
+    Raises:
+        StorageUnavailableError: There was none, and none will come, since `lost`.
+    """
     backoff = Backoff(
         first=_REACH_SECONDS,
         longest=_REACH_SECONDS_MAX,
@@ -383,6 +443,8 @@ async def _until_there(ask: Callable[[], Awaitable[Answer]], *, database: str) -
         try:
             return await ask()
         except errors.StorageUnavailableError as error:
+            if lost():
+                raise
             facts = {"database": database, "why": " ".join(error.why.split())}
             _log.warning("PostgreSQL is unreachable", extra=facts)
             await asyncio.sleep(backoff.pause())

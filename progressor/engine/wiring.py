@@ -76,6 +76,7 @@ from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
 from progressor.storage.replicas.counts import Counts
 from progressor.storage.replicas.heartbeats import Heard
+from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.queues import Activities, Queues, QueueWatch
 from progressor.storage.replicas.replicas import Replicas
 from progressor.storage.replicas.retention import Retention
@@ -102,9 +103,10 @@ class Wiring:
         functions: Functions,
         credentials: Mapping[str, Reloaded[Credentials]],
         *,
+        lineage: Lineage,
         audit_notes: AuditNotes,
     ) -> None:
-        self.functions = functions
+        self.functions, self.lineage = functions, lineage
         self._config, self._dsn, self._pools, self.context = config, dsn, pools, context
         self._credentials, self._audit_notes = credentials, audit_notes
         self._front, self._worker, self._scan = map(
@@ -195,7 +197,10 @@ class Wiring:
 
     def _build_worker(self) -> None:
         self._processor = ProcessorClient(
-            self._channels, self.context.clock, paused=self.namespaces.pauses.names
+            self._channels,
+            self.context.clock,
+            epoch=self.context.epoch,
+            paused=self.namespaces.pauses.names,
         )
         self._rates = Rates(self.context, timers_have_room=self._look_for_timers)
         steps = Steps(
@@ -484,6 +489,14 @@ class Wiring:
         replies, *_, access = self._others
         replies.cancel()
         access.cancel()
+        await self._channels.close()
+
+    async def abandon(self) -> None:
+        """End everything at once; nothing is settled, nor handed back."""
+        self.slots.suspended = self.leases.lost = True
+        self.let_go()
+        self.cancel()
+        await asyncio.wait([*self._scanners, *self._writers, *self._others])
         await self._channels.close()
 
     def cancel(self) -> None:

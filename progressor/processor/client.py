@@ -45,11 +45,14 @@ _TRACE_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,4094}[\x21-\x7e])?")
 class ProcessorClient:
     """Asks the processors of all namespaces."""
 
-    def __init__(self, channels: Channels, clock: Clock, *, paused: Collection[str] = ()) -> None:
+    def __init__(
+        self, channels: Channels, clock: Clock, *, epoch: int = 1, paused: Collection[str] = ()
+    ) -> None:
         """Take the paused namespaces: no step of them is sent, however long it has waited."""
         self._channels = channels
         self._paused = paused
         self._clock = clock
+        self._epoch = epoch
         self.reach = Reach(channels, clock)
         self.sizes = Sizes(clock)
         self._loop = asyncio.get_running_loop()
@@ -78,7 +81,8 @@ class ProcessorClient:
             namespace: Where the processor is, and how large a payload may be.
             timeout: From now on; the step ends by itself when it has passed.
         """
-        request = codec.encode_request(task, history, self._clock.now() + timeout)
+        deadline = self._clock.now() + timeout
+        request = codec.encode_request(task, history, deadline, epoch=self._epoch)
         if len(request) > failures.MESSAGE_BYTES_MAX:
             return failures.message_too_large(
                 f"the request has {len(request)} bytes, more than {failures.MESSAGE_BYTES_MAX}"

@@ -51,7 +51,9 @@ REJECT_METADATA_BYTES_MAX = 2048
 _CODE_MAX = 16
 
 
-def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.datetime) -> bytes:
+def encode_request(
+    task: RunningTask, history: tuple[Event, ...], deadline: dt.datetime, *, epoch: int
+) -> bytes:
     """Return the serialized ProcessRequest for one attempt of a task."""
     request = processor_service_pb2.ProcessRequest()
     process_wire.fill_process(request.process, task.process)
@@ -81,6 +83,7 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
     if task.memos:
         message.memos.update(task.memos)
     wire.fill_timestamp(request.deadline, deadline)
+    request.epoch = epoch
     return request.SerializeToString()
 
 

@@ -76,7 +76,7 @@ class Counter:
         # Without labels it begins at zero: for an alert, a series that appears with one has not
         # grown.
         self._values: dict[Labels, float] = {} if metric.labels else {(): 0}
-        self._sources: list[Read] = []
+        self.sources: list[Read] = []
 
     def add(self, amount: float = 1, labels: Labels = ()) -> None:
         try:
@@ -90,10 +90,10 @@ class Counter:
 
     def read_from(self, source: Read) -> None:
         """Also export the values of `source` from now on."""
-        self._sources.append(source)
+        self.sources.append(source)
 
     def snapshot(self) -> Family:
-        read = _read(self._sources, self.metric.sets_max)
+        read = _read(self.sources, self.metric.sets_max)
         return Family(self.metric, _exported(self._values) | read)
 
 
@@ -131,13 +131,13 @@ class Histogram:
 class Gauge:
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
-        self._sources: list[Read] = []
+        self.sources: list[Read] = []
 
     def read_from(self, source: Read) -> None:
-        self._sources.append(source)
+        self.sources.append(source)
 
     def snapshot(self) -> Family:
-        return Family(self.metric, _read(self._sources, self.metric.sets_max))
+        return Family(self.metric, _read(self.sources, self.metric.sets_max))
 
 
 Instrument = Counter | Histogram | Gauge

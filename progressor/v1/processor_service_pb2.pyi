@@ -395,6 +395,12 @@ class ProcessRequest(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """The lineage of the database: it grows when a standby has taken over or a backup was restored, after
+    which steps that had been saved may run again. Tokens and task ids grow with it, and none of before is
+    given out again. Of two requests, the one with the higher pair of epoch and token is the later one.
+    """
     @_builtins.property
     def process(self) -> _types_pb2.Process:
         """The process as the last step left it."""
@@ -418,10 +424,11 @@ class ProcessRequest(_message.Message):
         history: _abc.Iterable[_types_pb2.Event] | None = ...,
         task: Global___ProcessorTask | None = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "process", b"process", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "history", b"history", "process", b"process", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "epoch", b"epoch", "history", b"history", "process", b"process", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

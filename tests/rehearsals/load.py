@@ -32,6 +32,8 @@ class Load:
     count: int = 0
     slowest_seconds: float = 0.0
     stopping: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    resends: bool = False
+    """Whether a process that is not there is started again, with all that it was sent."""
 
     def __str__(self) -> str:
         slowest = f"the slowest took {self.slowest_seconds:.2f} s"
@@ -64,6 +66,9 @@ class Load:
                 except errors.ProgressorError as error:
                     self.refused[error.reason] += 1
                     await asyncio.sleep(_PAUSE_SECONDS)
+                    if self.resends and isinstance(error, errors.ProcessNotFoundError):
+                        with contextlib.suppress(errors.ProgressorError):
+                            await send_all(client, {process_id: range(number)})
                 else:
                     break
         self.acknowledged.setdefault(process_id, []).append(number)

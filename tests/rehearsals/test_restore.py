@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-import re
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from progressor.sdk import Client, WaitCause
@@ -37,9 +37,6 @@ from tests.support.engine.process import ROOT
 from tests.support.postgres.cluster import Cluster, put_cluster
 
 pytestmark = pytest.mark.slow
-
-PAGE = (ROOT / "docs/how-to/operate/back-up-and-restore.md").read_text("utf-8")
-(SEQUENCES,) = re.findall(r"<<'SQL'\n(SELECT setval.*?;)\nSQL", PAGE, re.DOTALL)
 
 
 def tool(name: str, *arguments: str) -> None:
@@ -68,11 +65,10 @@ async def check(
         processor().running("127.0.0.1:0") as other,
         client_of(fleet.addresses) as client,
     ):
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            connection.execute(SEQUENCES.encode())
         wrong = await findings(conninfo)
         assert set(wrong) <= {"heartbeats", "due_tasks"}, wrong
         await fleet.start("restored", ROOT, "--paused")
+        assert _value(conninfo, b"SELECT epoch FROM progressor.lineage") > 1
         await _retarget(client, other)
         await client.start("new", 0, accept_only=True)
         assert (await client.get("new")).waits[0].cause is WaitCause.PAUSED
@@ -125,6 +121,55 @@ async def test_a_dump_made_under_load_is_restored_and_goes_on(
     async with open_fleet(restored, tmp_path, "restored") as fleet:
         numbers = await check(fleet, restored, load, saved)
     assert sum(map(len, numbers.values())) < load.count, "nothing was acknowledged after the dump"
+
+
+async def test_a_restored_dump_takes_the_place_of_a_database_under_load(
+    durable_cluster: Cluster, tmp_path: Path, target: str
+) -> None:
+    conninfo, dump = durable_cluster.create_database(), tmp_path / "progressor.dump"
+    restored = durable_cluster.create_database()
+    async with open_fleet(conninfo, tmp_path, "first", "second") as fleet:
+        await fleet.start("first")
+        await fleet.start("second")
+        async with client_of(fleet.addresses) as client:
+            await create_namespace(client, target)
+            async with running_load(fleet.addresses) as load:
+                load.resends = True
+                await load.advance()
+                await asyncio.to_thread(
+                    tool, "pg_dump", "--format=custom", f"--file={dump}", f"--dbname={conninfo}"
+                )
+                await load.advance()
+                await asyncio.to_thread(
+                    tool, "pg_restore", "--exit-on-error", "--single-transaction",
+                    f"--dbname={restored}", str(dump),
+                )  # fmt: skip
+                await asyncio.to_thread(_swap, durable_cluster.conninfo, conninfo, restored)
+                await load.advance()
+            await send_all(client, load.acknowledged)
+            found = await complete_histories(client, [*load.acknowledged])
+        assert _value(conninfo, b"SELECT epoch FROM progressor.lineage") > 1
+        assert await findings(conninfo) == {}
+    assert {name: (sorted(each), ticks) for name, (each, ticks) in found.items()} == {
+        name: (sorted(each), ticks) for name, (each, ticks) in expected(load.acknowledged).items()
+    }
+
+
+def _swap(server: str, one: str, other: str) -> None:
+    """Let two databases change names, which ends the sessions in them."""
+    names = [sql.Identifier(str(conninfo_to_dict(it)["dbname"])) for it in (one, other)]
+    aside = sql.Identifier("aside")
+    with psycopg.connect(server, autocommit=True) as connection:
+        allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
+        connection.execute(allow.format(names[0], sql.SQL("false")))
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s",
+            [conninfo_to_dict(one)["dbname"]],
+        )
+        connection.execute(rename.format(names[0], aside))
+        connection.execute(rename.format(names[1], names[0]))
+        connection.execute(rename.format(aside, names[1]))
 
 
 @pytest.fixture

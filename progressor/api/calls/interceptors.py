@@ -353,8 +353,11 @@ class Interceptor:
 
     def cut_off(self) -> None:
         """End the calls in flight with REPLICA_STOPPED; the tasks they wait for go on elsewhere."""
+        self.interrupt(errors.ReplicaStoppedError(RETRY_AFTER))
+
+    def interrupt(self, error: errors.ProgressorError) -> None:
         for task in self._in_flight:
-            self.cut_short(task, errors.ReplicaStoppedError(RETRY_AFTER))
+            self.cut_short(task, error)
 
     def cut_short(self, task: asyncio.Task[Any], error: errors.ProgressorError) -> None:
         """End a call with `error` if it is in flight; the task that it waits for continues."""

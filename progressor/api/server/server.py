@@ -184,6 +184,10 @@ class ApiServer:
         self._server = server
         return addresses
 
+    def interrupt(self, error: errors.ProgressorError) -> None:
+        """End all calls in flight with an error; further ones are served."""
+        self._interceptor.interrupt(error)
+
     def set_serving(self, *, serving: bool) -> None:
         """Set the health of all services; without effect once draining."""
         self._health.set_serving(serving=serving)

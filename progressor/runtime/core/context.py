@@ -54,6 +54,7 @@ class Context:
     measures: Measures = dataclasses.field(init=False)
     tracing: Tracing = SILENT
     replica_id: int = 1
+    epoch: int = 1
     replica: ReplicaSettings = dataclasses.field(default_factory=ReplicaSettings)
     scanner: Scanner = dataclasses.field(default_factory=Scanner)
 

@@ -43,6 +43,8 @@ class Report(enum.Enum):
     """A beat could not be written."""
     READ_ONLY = enum.auto()
     """A beat could not be written because the server has become read-only."""
+    OTHER_LINEAGE = enum.auto()
+    """A beat could not be written because the database has another lineage."""
     LOST = enum.auto()
     """Other replicas may take the leases from now on, or could for a while.
 
@@ -130,6 +132,8 @@ class Heartbeat:
         except errors.StorageError as error:
             if isinstance(error, errors.StorageReadOnlyError):
                 self._call(functools.partial(self._report, Report.READ_ONLY))
+            elif isinstance(error, errors.StorageLineageError):
+                self._call(functools.partial(self._report, Report.OTHER_LINEAGE))
             self._miss(str(error))
             return
         finally:

@@ -160,6 +160,14 @@ class Step(Generic[State]):
         return self._request.task.token
 
     @property
+    def epoch(self) -> int:
+        """The lineage of the database: it grows when a standby takes over or a backup is restored.
+
+        Steps that had been saved may run again then, as new tasks with greater tokens.
+        """
+        return self._request.epoch
+
+    @property
     def scheduled_at(self) -> dt.datetime:
         """When the task was due."""
         return instant_from_wire(self._request.task.scheduled_at)

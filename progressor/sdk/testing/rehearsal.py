@@ -717,6 +717,7 @@ class Rehearsal(Generic[State]):
                 sender=optional(SENDER.message, task.sender),
             ),
             deadline=instant_to_wire(self._now + self._config.step_timeout),
+            epoch=1,
         )
         # A copy, so that a handler cannot change the process through the request.
         return pb.ProcessRequest.FromString(request.SerializeToString())

@@ -42,7 +42,7 @@ import re
 import socket
 import types
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -76,6 +76,9 @@ HOLDS_MAX = 3
 """Statement timeouts after which a connection that is still lent is taken for a stalled one."""
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+ConnectionCheck = Callable[[Connection], Awaitable[None]]
+"""Called with a new connection; closes one that must not be used, and raises."""
 
 _BY_CLASS = (
     (psycopg.errors.DeadlockDetected, errors.StorageConflictError),
@@ -237,6 +240,10 @@ class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             raise
 
 
+async def _accept(_connection: Connection) -> None:
+    """Take any connection."""
+
+
 class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     """A pool that learns from one lost connection about the others.
 
@@ -245,16 +252,25 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     the pool replace all that are as old as it.
     """
 
-    def __init__(self, conninfo: str, *, patience: float, **options: Any) -> None:  # noqa: ANN401  they are the driver's
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        patience: float,
+        check_new: ConnectionCheck = _accept,
+        **options: Any,  # noqa: ANN401  they are the driver's
+    ) -> None:
         """Open nothing.
 
         Args:
             conninfo: How to connect, see ``writer``.
             patience: Seconds after which the socket of a connection that is still lent is closed:
                 what stands still on the way to PostgreSQL may otherwise stand still for ever.
+            check_new: Of each new connection, before it is used.
             options: Those of the driver's pool.
         """
         self._patience = patience
+        self._check_new = check_new
         self._insists = insists_on_writes(conninfo)
         self._generation = 0
         self._lent: set[Connection] = set()
@@ -326,6 +342,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
         if self._insists:
             await refuse_read_only(connection)
         await bound_idle(connection)
+        await self._check_new(connection)
         self._generations[connection] = self._generation
         self._pids[connection] = connection.info.backend_pid
         arrays.register(connection)
@@ -385,13 +402,14 @@ class Pools:
                 group.create_task(pool.close(CLOSE_SECONDS), name=f"close {pool.name}")
 
 
-async def open_pools(config: Database, dsn: str) -> Pools:
+async def open_pools(config: Database, dsn: str, *, check_new: ConnectionCheck = _accept) -> Pools:
     """Return pools that connect in the background, so that PostgreSQL may still be down."""
 
     def pool(name: str, size: int) -> Pool:
         return Pool(
             connection_string(config, dsn, application=f"progressor {name}"),
             patience=HOLDS_MAX * config.statement_timeout.total_seconds(),
+            check_new=check_new,
             # Statements are calls of functions whose plans live in PL/pgSQL; preparing them by name
             # would be session state, which a pooler takes away. (`direct` prepares, and does
             # without where that happens.)

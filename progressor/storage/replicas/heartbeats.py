@@ -6,7 +6,7 @@ trip. The next beat reports it. Replicas never compare times of their own clocks
 causes a warning and nothing else.
 
 A beat is a write, and another one always follows, so an otherwise idle replica notices here that
-its server has become read-only.
+its server has become read-only, or that the database has another lineage (``lineage``).
 """
 
 import contextlib
@@ -22,12 +22,14 @@ from typing import Any, NamedTuple
 import msgspec
 import psycopg
 
+from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.pools import translated
 from progressor.storage.replicas import status as watch
+from progressor.storage.replicas.lineage import Lineage
 
 _log = logging.getLogger(__name__)
 _SQL = statements.load("replicas/replicas")
@@ -59,9 +61,15 @@ class Heard(NamedTuple):
 
 class Heartbeats:
     def __init__(
-        self, *, dsn: str, identity: Identity, replica: ReplicaSettings, clock: Clock
+        self,
+        *,
+        dsn: str,
+        identity: Identity,
+        lineage: Lineage,
+        replica: ReplicaSettings,
+        clock: Clock,
     ) -> None:
-        self._dsn = dsn
+        self._dsn, self._lineage = dsn, lineage
         self._constants = dataclasses.asdict(identity) | {"lease_timeout": replica.lease_timeout}
         self._interval = replica.heartbeat_interval
         self._lease_timeout = replica.lease_timeout
@@ -79,6 +87,7 @@ class Heartbeats:
 
         Raises:
             StorageReadOnlyError: The server has become read-only.
+            StorageLineageError: The database has another lineage.
             StorageError: It could not be written; the next beat connects anew.
         """
         parameters = self._constants | {
@@ -94,10 +103,16 @@ class Heartbeats:
             undo.callback(self.close)
             with translated():
                 self._connection = self._connection or self._connect()
+                position = self._lineage.check_blocking(self._connection)
+                parameters["epoch"] = self._lineage.epoch
                 sent_at, started = self._clock.now(), self._clock.monotonic()
                 row = self._connection.execute(_SQL["beat"], parameters).fetchone()
+            if row is None:
+                # The next beat finds out which one.
+                raise errors.StorageUnavailableError("the database has another lineage")
             undo.pop_all()
-        assert row is not None, "a beat returns its instant"
+        # The commit of the beat comes after this position.
+        self._lineage.remember(position)
         self._measure(row[0], sent_at=sent_at, trip=self._clock.monotonic() - started)
         return Heard(row[1] or (), row[2], row[3] or ())
 

@@ -1,5 +1,6 @@
 -- name: beat
--- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. Returns
+-- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. No row: the
+-- database has another lineage by now. Returns
 -- the instant of the heartbeat, the names of the paused namespaces (null if there are none), the revision
 -- of bindings and tokens, and what the other live replicas tell of rates that they share. A beat before it whose commit waits for a synchronous standby keeps
 -- the row locked: this one fails after a second, so that such beats do not pile up.
@@ -10,6 +11,7 @@ SELECT %(replica_id)s, %(name)s, %(version)s, %(functions)s,
     coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()), %(draining)s,
     %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s, %(facts)s, %(rates)s
 FROM (SELECT set_config('lock_timeout', '1s', true) AS patience OFFSET 0) AS bound
+JOIN progressor.lineage l ON l.epoch = %(epoch)s
 WHERE bound.patience IS NOT NULL
 ON CONFLICT (replica_id) DO UPDATE
 SET heartbeat_at = excluded.heartbeat_at,

@@ -3,9 +3,10 @@
 The eight histograms that end in ``_duration_ms`` have the names of the Erlang progressor.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -445,6 +446,17 @@ class Metrics:
         "its steps.",
     )
     # fmt: on
+
+    @contextlib.contextmanager
+    def detaching(self) -> Iterator[None]:
+        """Stop reading at the end from the sources that were added in between."""
+        lists = [it.sources for it in vars(self).values() if not isinstance(it, Histogram)]
+        lengths = [len(sources) for sources in lists]
+        try:
+            yield
+        finally:
+            for sources, length in zip(lists, lengths, strict=True):
+                del sources[length:]
 
     def families(self) -> tuple[Family, ...]:
         """Return all metrics with their values, in the order of `METRICS`; any thread."""

@@ -17,9 +17,11 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.rows.effects import Effects
 from progressor.storage.processes.results import Word, listen
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.lineage import Lineage
 from tests.support.storage.store import Store, a_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -271,6 +273,7 @@ class TestAPause:
         heartbeats = Heartbeats(
             dsn=database,
             identity=Identity(replica_id=4711, name="r", version="1", functions=""),
+            lineage=Lineage(Functions()),
             replica=ReplicaSettings(),
             clock=SystemClock(),
         )

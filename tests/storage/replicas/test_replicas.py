@@ -15,8 +15,10 @@ from progressor.clock import Clock
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.replica import ReplicaLoad, ReplicaState, ReplicaView
 from progressor.settings.sections import ReplicaSettings
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.replicas import heartbeats
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.replicas import Replicas
 from tests.support.clock import ManualClock, SkewedClock
 from tests.support.postgres.locks import until_blocked
@@ -51,6 +53,7 @@ class Beating:
             identity=Identity(
                 replica_id=self.replica_id, name="host-1", version="1.2.3", functions="f"
             ),
+            lineage=Lineage(Functions()),
             replica=SETTINGS,
             clock=clock,
         )

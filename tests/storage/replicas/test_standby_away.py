@@ -72,6 +72,8 @@ async def store(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(storage, "STATEMENT_TIMEOUT", dt.timedelta(seconds=SECONDS))
     create_namespace(conninfo)
     async with running_stores(conninfo) as [store]:
+        # The first connection of all notes the identity of the database, by a commit.
+        await store.context.now()
         yield store
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from progressor.domain.views.replica import NamespaceLoad, ReplicaLoad, StepSize, StepTally
 from progressor.settings.sections import ReplicaSettings
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.queues import Activities, QueueWatch
 from progressor.storage.replicas.status import AGE_MAX, Watch
 from tests.support.builders import seconds
@@ -37,6 +39,7 @@ class Teller:
         self._heartbeats = Heartbeats(
             dsn=database,
             identity=Identity(replica_id=TELLER_ID, name="teller", version="1.2.3", functions="f"),
+            lineage=Lineage(Functions()),
             replica=ReplicaSettings(heartbeat_interval=seconds(1), lease_timeout=LEASE_TIMEOUT),
             clock=clock,
         )

@@ -24,7 +24,9 @@ from progressor.domain.views.wait import (
     TimerNotDue,
 )
 from progressor.settings.sections import ReplicaSettings
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.status import Watch
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
@@ -56,6 +58,7 @@ class Teller:
         self._heartbeats = Heartbeats(
             dsn=database,
             identity=Identity(replica_id=TELLER_ID, name="teller", version="1", functions="f"),
+            lineage=Lineage(Functions()),
             replica=ReplicaSettings(heartbeat_interval=SECOND, lease_timeout=2 * LEASE_TIMEOUT),
             clock=clock,
         )

@@ -95,6 +95,7 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (errors.StorageConflictError("deadlock", RETRY), ""),
         (errors.StorageLockedError("its process is locked", RETRY), ""),
         (errors.StorageReadOnlyError("it stands by", RETRY), ""),
+        (errors.StorageLineageError(1, 2), ""),
         (errors.StorageSchemaError("no such function", RETRY), ""),
     ],
 }

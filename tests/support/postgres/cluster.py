@@ -64,9 +64,15 @@ class Cluster:
 
     def create_database(self, template: str | None = None) -> str:
         """Return the conninfo of a new database: empty, or a copy of a template."""
+        return self._create("template0" if template is None else self._templates[template])
+
+    def copy_database(self, conninfo: str) -> str:
+        """Return the conninfo of a copy of a database that no one is connected to."""
+        return self._create(_name_in(conninfo))
+
+    def _create(self, source: str) -> str:
         self._made += 1
         name = f"{self._prefix}_{self._made}"
-        source = "template0" if template is None else self._templates[template]
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         self._execute(statement.format(sql.Identifier(name), sql.Identifier(source)))
         self._databases.add(name)

@@ -37,6 +37,7 @@ from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
 from progressor.storage.replicas.retention import Retention
@@ -479,7 +480,8 @@ async def running_stores(
     starvation_timeout: dt.timedelta = STARVATION_TIMEOUT,
 ) -> AsyncIterator[tuple[Store, ...]]:
     """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""
-    pools = await open_pools(Database(dsn=conninfo, worker_connections_max=8), conninfo)
+    config = Database(dsn=conninfo, worker_connections_max=8)
+    pools = await open_pools(config, conninfo, check_new=Lineage(Functions()).check)
     try:
         stores = tuple(
             store(

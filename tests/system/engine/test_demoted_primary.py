@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import itertools
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import psycopg
@@ -26,17 +27,20 @@ from progressor.storage.embedded.server import EmbeddedPostgres
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.writer import connection_string
 from progressor.storage.processes.results import listen
-from tests.support.engine.points import PATIENCE_SECONDS
+from tests.support.engine.points import PATIENCE_SECONDS, eventually
 from tests.support.engine.replica import (
     LONG_LEASE,
     Env,
+    answering,
     health_becomes,
     open_env,
     refusal,
+    response,
     running_replica,
 )
 from tests.support.faults.load import Load, judged_load
 from tests.support.postgres.cluster import Cluster, own_cluster, put_cluster
+from tests.support.processor.scripted import Hang
 from tests.support.storage.doctor.invariants import broken_invariants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -67,13 +71,33 @@ class Server(Cluster):
 
     def insist_on_standby(self) -> None:
         """Answer commits once a standby has them too; waits for the standby."""
+        self._configure("synchronous_standby_names = '*'")
+        self._wait("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+
+    def leave_primary(self) -> None:
+        """As a standby, receive nothing more."""
+        self._configure("primary_conninfo = ''")
+
+    def wait_until_replayed(self) -> None:
+        """Wait until the standby has all that was committed so far."""
+        with psycopg.connect(self.conninfo) as connection:
+            row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+        assert row is not None, "a SELECT without FROM has one row"
+        self._wait(f"SELECT replay_lsn >= '{row[0]}' FROM pg_stat_replication")  # noqa: S608  ours
+
+    def wait_until_alone(self) -> None:
+        self._wait("SELECT count(*) = 0 FROM pg_stat_replication")
+
+    def _configure(self, setting: str) -> None:
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
-            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute(f"ALTER SYSTEM SET {setting}".encode())
             connection.execute("SELECT pg_reload_conf()")
-            deadline = time.monotonic() + _FOLLOW_SECONDS
-            question = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
-            while connection.execute(question).fetchone() != (1,):
-                assert time.monotonic() < deadline, "no standby follows"
+
+    def _wait(self, question: str) -> None:
+        deadline = time.monotonic() + _FOLLOW_SECONDS
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            while connection.execute(question.encode()).fetchone() != (True,):
+                assert time.monotonic() < deadline, f"never true: {question}"
                 time.sleep(_POLL_SECONDS)
 
 
@@ -87,6 +111,12 @@ class Pair:
     def both(self, database: str) -> str:
         """Return how to connect to whichever takes writes, by the conninfo of a database."""
         return make_conninfo(database, host=",".join(self._hosts), port="5432,5432")
+
+    def cut_off_standby(self) -> None:
+        """Let the standby, once it has all that was committed so far, receive nothing more."""
+        self.primary.wait_until_replayed()
+        self.standby.leave_primary()
+        self.primary.wait_until_alone()
 
     def fail_over(self) -> None:
         """End the primary as kill -9 does, and promote the standby; it has no standby itself."""
@@ -103,11 +133,12 @@ class Pair:
 
 
 @contextlib.contextmanager
-def open_pair() -> Iterator[Pair]:
+def open_pair(*, synchronous: bool = True) -> Iterator[Pair]:
     with contextlib.ExitStack() as stack:
         primary = stack.enter_context(_server())
         standby = stack.enter_context(_server(copied_from=primary))
-        primary.insist_on_standby()
+        if synchronous:
+            primary.insist_on_standby()
         yield Pair(primary, standby)
 
 
@@ -358,6 +389,93 @@ class TestAStandbyThatTakesOver:
             await health_becomes(env.replica.address, NOT_SERVING)
             await asyncio.to_thread(pair.primary.wait_until_left)
             await asyncio.to_thread(pair.standby.promote)
+
+
+class TestAStandbyThatLacksCommits:
+    """It takes over as an asynchronous one does: what the primary had acknowledged last is gone."""
+
+    @pytest.fixture
+    def pair(self) -> Iterator[Pair]:
+        with open_pair(synchronous=False) as pair:
+            yield pair
+
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def env(self, pair: Pair) -> AsyncIterator[Env]:
+        created = pair.primary.create_database()
+        migrate(created)
+        async with (
+            running_replica(pair.both(created), SETTINGS) as replica,
+            open_env(replica) as env,
+        ):
+            yield env
+
+    async def test_answers_no_one_with_what_the_other_future_decided(
+        self, env: Env, pair: Pair
+    ) -> None:
+        await env.running("p")
+        await asyncio.to_thread(pair.cut_off_standby)
+        paying = Hang(response=response(b"paid", response=b"paid 1,000,000"))
+        asking = answering(b"asked", response=b"7")
+        env.processor.on_process("p", answering(b"lost"), paying, asking)
+        await env.client.call("p", b"acknowledged, and lost")
+        caller = asyncio.create_task(refusal(env.client.call("p", b"pay", timeout=30)))
+        await env.asked("p", 3)
+        await asyncio.to_thread(pair.fail_over)
+        told = await caller
+        await health_becomes(env.replica.address, SERVING)
+        answer = await env.client.call("p", b"what is the balance?")
+        paying.released.set()
+        after = await env.client.get("p")
+
+        *_, lost, asked = env.asked_for("p")
+        assert told.reason == "STORAGE_UNAVAILABLE"
+        assert answer.response == b"7"
+        assert [event.payload for event in after.history] == [b"asked"]
+        assert asked.epoch > lost.epoch
+        assert (asked.task.token, asked.task.task_id) > (lost.task.token, lost.task.task_id)
+        assert asked.process.last_event_id == 0
+
+    @pytest.mark.slow
+    async def test_gives_out_no_id_and_no_token_again_under_load(
+        self, env: Env, pair: Pair
+    ) -> None:
+        wrong: list[bytes] = []
+        count = 0
+
+        async def start(caller: int) -> None:
+            nonlocal count
+            for number in itertools.count():
+                if count < 0:
+                    return
+                name = f"{caller}/{number}"
+                args = name.encode()
+                with contextlib.suppress(errors.ProgressorError):
+                    answer = await env.client.start(name, args, timeout=2)
+                    wrong.extend([answer.response] if answer.response != args else [])
+                    count += count >= 0
+
+        async with asyncio.TaskGroup() as group:
+            for caller in range(8):
+                group.create_task(start(caller), name=f"caller {caller}")
+            await _exceeds(lambda: count, 100)
+            await asyncio.to_thread(pair.cut_off_standby)
+            await _exceeds(lambda: count, count + 200)
+            await asyncio.to_thread(pair.fail_over)
+            await _exceeds(lambda: count, count + 200)
+            count = -1
+
+        leases = {(it.epoch, it.task.token): it.process.process_id for it in env.processor.requests}
+        tasks = {it.task.task_id: it.process.process_id for it in env.processor.requests}
+        assert wrong == []
+        assert len({epoch for epoch, _ in leases}) == 2
+        assert len({token for _, token in leases}) == len(leases)
+        assert all(tasks[it.task.task_id] == it.process.process_id for it in env.processor.requests)
+        with psycopg.connect(writing(pair.both(env.replica.engine.dsn))) as observer:
+            assert broken_invariants(observer) == {}
+
+
+async def _exceeds(count: Callable[[], int], least: int) -> None:
+    await eventually(lambda: count() > least)
 
 
 def writing(both: str) -> str:

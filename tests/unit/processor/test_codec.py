@@ -109,6 +109,7 @@ task {
   sender { namespace: "shop" process_id: "cart-1" task_id: 7 }
 }
 deadline { seconds: 1777863751 nanos: 123456000 }
+epoch: 2
 """
 
 
@@ -150,7 +151,7 @@ def struct(**fields: struct_pb2.Value) -> struct_pb2.Struct:
 
 
 def test_a_request_tells_all_of_process_history_task_nodes_and_deadline() -> None:
-    packed = codec.encode_request(TASK, (EVENT,), NOW + dt.timedelta(seconds=30))
+    packed = codec.encode_request(TASK, (EVENT,), NOW + dt.timedelta(seconds=30), epoch=2)
 
     expected = text_format.Parse(REQUEST, processor_service_pb2.ProcessRequest())
     assert processor_service_pb2.ProcessRequest.FromString(packed) == expected

@@ -61,6 +61,7 @@ CHECKSUMS = {
     "0046_pre_quotas.sql": "8d747643836ec41d",
     "0047_pre_keys.sql": "51e4f609ba405a75",
     "0048_pre_replies_of_processes.sql": "6a7eeef33df824f8",
+    "0049_pre_lineage.sql": "197bec7dc30fc74e",
     "0050_pre_retention.sql": "2c91d0d28cfdf1ae",
     "0051_pre_vacuum_thresholds.sql": "8388bb7482e72459",
 }

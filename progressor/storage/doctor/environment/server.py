@@ -63,10 +63,21 @@ def durability_verdict(doctor_run: DoctorRun) -> Verdict:
     return findings.ok(f"fsync and full_page_writes are on, synchronous_commit is {waits}")
 
 
+def lineage_verdict(doctor_run: DoctorRun) -> Verdict:
+    row = doctor_run.row(_SQL["read_lineage"])
+    if row["epoch"] == 1:
+        return findings.ok("epoch 1: no standby has taken over, and no backup was restored")
+    return findings.ok(
+        f"epoch {row['epoch']}: a standby took over or a backup was restored, noticed at "
+        f"{row['changed_at']} UTC"
+    )
+
+
 CHECKS = checks(
     "server",
     server=server_verdict,
     durability=durability_verdict,
+    lineage=lineage_verdict,
 )
 
 

@@ -47,6 +47,10 @@ SELECT s.slot_name AS name, s.active AS is_active, s.wal_status,
 FROM pg_catalog.pg_replication_slots s
 ORDER BY s.slot_name
 
+-- name: read_lineage
+SELECT l.epoch, to_char(l.changed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS changed_at
+FROM progressor.lineage l
+
 -- name: count_connections
 -- Of all databases; walsenders count apart. is_ours: of a replica on this database.
 SELECT count(*) AS used,
