@@ -94,7 +94,8 @@ async def come_into_lines(store: Store) -> None:
 
 async def look_again(store: Store) -> None:
     await _connection(store).execute(
-        "UPDATE progressor.gates SET capacity = 2 WHERE gate < %s", [gate(BATCH + 1)]
+        "UPDATE progressor.gates SET capacity = 2 WHERE namespace = %s AND gate < %s",
+        [NAMESPACE.name, gate(BATCH + 1)],
     )
     again = [Again(namespace=NAMESPACE.name, gate=gate(number)) for number in range(1, BATCH + 1)]
     promoted = await store.gates.look_again(NAMESPACE.name, again)
