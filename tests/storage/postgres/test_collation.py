@@ -20,6 +20,7 @@ NO_KEYS = {
     "failures": {"reason", "message", "release"},
     "job_nodes": {"error_reason", "error_message"},
     "jobs": {"detail"},
+    "lineage": {"identity"},
     "messages": {"kind", "reply"},
     "migrations": {"name", "checksum"},
     "namespaces": {"pause_reason", "pause_author"},
