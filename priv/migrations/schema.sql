@@ -171,6 +171,12 @@ CREATE TABLE progressor.failures (
     fillfactor=50
 );
 
+CREATE TABLE progressor.function_schemas (
+    schema text COLLATE "C" NOT NULL,
+    used_at timestamp with time zone NOT NULL,
+    CONSTRAINT function_schemas_pkey PRIMARY KEY (schema)
+);
+
 CREATE TABLE progressor.gate_holders (
     slot smallint NOT NULL,
     namespace text COLLATE "C" NOT NULL,

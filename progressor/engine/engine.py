@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar, assert_never
 
@@ -217,7 +218,11 @@ class Engine:
     async def _reach_lineage(self, dsn: str, stack: contextlib.AsyncExitStack) -> Wiring | None:
         """Reach PostgreSQL, however long it takes; None: the lineage was lost meanwhile."""
         migrated = functools.partial(
-            asyncio.to_thread, migrate_configured, self._config.database, dsn
+            asyncio.to_thread,
+            migrate_configured,
+            self._config.database,
+            dsn,
+            wait=self._wait_to_migrate,
         )
         for name in await _until_there(migrated, database=self.database):
             _log.info("migration applied", extra={"migration": name})
@@ -270,6 +275,13 @@ class Engine:
             await until_there(functools.partial(wiring.replicas.retire, before))
         self.dsn = dsn
         return wiring
+
+    def _wait_to_migrate(self, why: str, seconds: float) -> None:
+        """Let a migration wait, unless the engine is stopped; in the thread that migrates."""
+        _log.info("migrating", extra={"progress": why})
+        time.sleep(seconds)
+        if self._stop.is_set():
+            raise errors.StorageUnavailableError("the engine was stopped while it migrated")
 
     async def _create_namespaces(self, wiring: Wiring) -> None:
         for namespace in self._config.namespaces:

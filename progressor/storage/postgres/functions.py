@@ -19,6 +19,7 @@ from progressor.storage.postgres import statements
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.postgres.rows import records
 from progressor.storage.postgres.rows.arrays import COLUMNS, Column
+from progressor.storage.postgres.schema.rights import share_functions
 
 _LOCK = 7_306_914
 
@@ -47,6 +48,10 @@ SET jit = off
 """What ``BY KEY`` stands for: the same for a function that joins nothing large."""
 
 _SETTINGS = {"INDEX": _BY_INDEX, "ITEM": _BY_ITEM, "KEY": _BY_KEY}
+_PLACES = "progressor, pg_temp"
+"""Where functions look after their own schema. PostgreSQL would look into pg_temp first, where any
+user of a pooled session can put a table, unless it is named elsewhere."""
+
 _FUNCTION = "CREATE FUNCTION "
 _BODY = "AS $$\n"
 _CONFLICTS = "#variable_conflict "
@@ -121,7 +126,10 @@ class _Signature(NamedTuple):
 
 
 class Functions:
-    """The functions of this release and the schema they are in; ``texts`` are their definitions."""
+    """The functions of this release and the schema they are in; ``texts`` are their definitions.
+
+    ``search_path`` is where they look for what they name.
+    """
 
     def __init__(self) -> None:
         files = statements.functions()
@@ -130,8 +138,9 @@ class Functions:
         lists = dict(map(_list, written))
         self.texts = tuple(_completed(text, lists) for text in written)
         self._signatures = dict(_signature(text, lists) for text in self.texts if _FUNCTION in text)
-        digest = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
+        digest = hashlib.sha256("\0".join((*self.texts, _PLACES)).encode()).hexdigest()
         self.schema = f"progressor_{digest[:12]}"
+        self.search_path = f"{self.schema}, {_PLACES}"
 
     @overload
     def call(self, name: LiteralString) -> Function[tuple[Any, ...]]: ...
@@ -195,9 +204,10 @@ SELECT * FROM f""".encode(),  # noqa: S608  ours
             return False
         schema = sql.Identifier(self.schema)
         cursor.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
-        cursor.execute(sql.SQL("SET LOCAL search_path = {}, progressor").format(schema))
+        cursor.execute("SELECT set_config('search_path', %s, true)", [self.search_path])
         for text in self.texts:
             cursor.execute(text.encode())
+        share_functions(cursor, self.schema)
         return True
 
 

@@ -53,6 +53,7 @@ from progressor.settings.sections import Database
 from progressor.storage.postgres.rows import arrays
 from progressor.storage.postgres.writer import (
     bound_idle,
+    bound_path,
     connection_string,
     insists_on_writes,
     refuse_read_only,
@@ -343,6 +344,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
             await refuse_read_only(connection)
         await bound_idle(connection)
         await self._check_new(connection)
+        await bound_path(connection)
         self._generations[connection] = self._generation
         self._pids[connection] = connection.info.backend_pid
         arrays.register(connection)

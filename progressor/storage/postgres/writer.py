@@ -30,6 +30,12 @@ _BOUND_IDLE = b"""
     FROM (VALUES ('idle_in_transaction_session_timeout')) s (name)
     WHERE current_setting(s.name) = '0'"""
 
+# What we send names everything with its schema; this is for the functions and operators of
+# PostgreSQL. Not through a pooler, whose sessions others use after us.
+_BOUND_PATH = b"""
+    SELECT set_config('search_path', 'pg_catalog, pg_temp', false)
+    WHERE pg_backend_pid() = %s"""
+
 _WRITER = "read-write"
 _ATTRIBUTE = "target_session_attrs"
 
@@ -73,6 +79,11 @@ async def bound_idle(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> No
 def bound_idle_of(connection: psycopg.Connection[Any]) -> None:
     """Do as `bound_idle` does. Blocks."""
     connection.execute(_BOUND_IDLE, [f"{IDLE_IN_TRANSACTION_SECONDS}s"])
+
+
+async def bound_path(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+    """Let a new connection find nothing by its bare name but what PostgreSQL itself has."""
+    await connection.execute(_BOUND_PATH, [connection.info.backend_pid])
 
 
 async def refuse_read_only(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:

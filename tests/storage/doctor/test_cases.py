@@ -105,8 +105,46 @@ CASES = [
     ),
     Case(
         "one is missing", "functions", (f"DROP FUNCTION {FUNCTIONS}.delete_finished",),
-        State.FAILED, offenders=("delete_finished$",),
+        State.FAILED, ".*is not what this release deploys: missing: delete_finished$",
     ),
+    Case(
+        "one was added", "functions",
+        (f"CREATE FUNCTION {FUNCTIONS}.strange() RETURNS integer LANGUAGE sql AS 'SELECT 1'",),
+        State.FAILED, ".*: added: strange$",
+    ),
+    Case(
+        "one runs with the rights of its owner", "functions",
+        (f"ALTER FUNCTION {FUNCTIONS}.delete_finished SECURITY DEFINER",),
+        State.FAILED, ".*: changed: delete_finished$",
+    ),
+    Case(
+        "one looks elsewhere for its tables", "functions",
+        (f"ALTER FUNCTION {FUNCTIONS}.delete_finished SET search_path = public, progressor",),
+        State.FAILED, ".*: changed: delete_finished$",
+    ),
+    Case(
+        "a table hides that of the engine", "functions",
+        (f"CREATE VIEW {FUNCTIONS}.processes AS SELECT 1",),
+        State.FAILED, ".*relations, which this release does not create: processes$",
+    ),
+    Case(
+        "payloads are logged", "statement_log",
+        (alter_database("log_min_duration_statement = 100"),),
+        State.WARNING, offenders=("log_min_duration_statement is 100$",),
+    ),
+    Case(
+        "payloads are logged with errors", "statement_log",
+        (alter_database("log_parameter_max_length_on_error = 64"),),
+        State.WARNING, offenders=("log_parameter_max_length_on_error is 64$",),
+    ),
+    Case(
+        "slow statements are logged without parameters", "statement_log",
+        (
+            alter_database("log_min_duration_statement = 100"),
+            alter_database("log_parameter_max_length = 0"),
+        ),
+    ),
+    Case("a superuser", "roles", (), words="postgres is a superuser"),
     Case(
         "one is missing", "indexes", ("DROP INDEX progressor.schedule_due",), State.FAILED,
         "1 index missing, 0 invalid", ("schedule_due is missing$",),

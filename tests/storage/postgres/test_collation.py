@@ -7,6 +7,7 @@ from progressor.domain.processes.process import process_key
 from progressor.storage.postgres import migrations
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
+from progressor.storage.postgres.schema import lock_waits
 from tests.support.postgres.cluster import Cluster
 
 BEFORE = 46
@@ -77,7 +78,7 @@ def test_a_database_with_rows_gets_the_keys(cluster: Cluster) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         migrations._prepare(connection)
         for each in migrations.migrations()[:BEFORE]:
-            migrations._apply(connection, each)
+            migrations._apply(connection, each, conninfo, lock_waits.sleep)
         connection.execute(
             "INSERT INTO progressor.processes (slot, namespace, process_id, status, created_at,"
             " status_changed_at, init_task_id)"

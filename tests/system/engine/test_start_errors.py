@@ -143,7 +143,10 @@ CASES: dict[str, tuple[Arrange, str]] = {
     ),
     "no password": (lambda on: at(on, password="", passfile="/nowhere"), REFUSED),
     "no such database": (lambda on: at(on, dbname="nowhere"), 'database "nowhere" does not exist'),
-    "no right to make a schema": (lambda on: at(on, user="guest"), REFUSED + "permission denied"),
+    "no right to make a schema": (
+        lambda on: at(on, user="guest"),
+        "the role guest is not allowed to create it: run `progressor migrate` as a role",
+    ),
     "too old a server": (
         lambda on: serving("--dsn", on.dsn, prepare=FOR_NEWER_SERVERS),
         "is too old: 15 or newer is needed",

@@ -15,6 +15,7 @@ from progressor.storage.doctor.thresholds import (
 )
 from progressor.storage.postgres import migrations, statements
 from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.schema import deployment
 
 _INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)|CONSTRAINT (\w+) PRIMARY KEY", re.MULTILINE)
 _SQL = statements.load("doctor/environment/schema")
@@ -31,7 +32,9 @@ def migrations_verdict(doctor_run: DoctorRun) -> Verdict:
         for number, each in ours.items()
         if number in applied and applied[number]["checksum"] != each.checksum
     ]
-    missing = [each.name for number, each in ours.items() if number not in applied]
+    absent = [each for number, each in ours.items() if number not in applied]
+    missing = [each.name for each in absent if not each.is_post]
+    waiting = [each.name for each in absent if each.is_post]
     ahead = [str(row["name"]) for number, row in applied.items() if number not in ours]
     if changed:
         return findings.failed(
@@ -45,27 +48,31 @@ def migrations_verdict(doctor_run: DoctorRun) -> Verdict:
             advice=f"{_MIGRATE} A replica does the same when it starts.",
             offenders=missing,
         )
+    if waiting:
+        return findings.warning(
+            f"{count_of(len(waiting), 'post migration')} not applied yet",
+            advice="Replace the replicas of older releases, then run `progressor migrate`.",
+            offenders=waiting,
+        )
     return _ahead_verdict(ahead) if ahead else findings.ok(f"all {len(ours)} are applied")
 
 
 def functions_verdict(doctor_run: DoctorRun) -> Verdict:
-    schema = Functions().schema
-    expected = {file.stem for file in statements.functions() if file.parent.name != "types"}
-    there = {row["name"] for row in doctor_run.rows(_SQL["read_functions"], schema=schema)}
-    if not there:
+    functions = Functions()
+    if not deployment.is_deployed(functions, doctor_run.rows):
         return findings.failed(
-            f"the functions of this release ({schema}) are not deployed", advice=_MIGRATE
+            f"the functions of this release ({functions.schema}) are not deployed", advice=_MIGRATE
         )
-    if missing := sorted(expected - there):
+    if fault := deployment.fault_of(functions, doctor_run.rows):
         return findings.failed(
-            f"{len(missing)} of the {count_of(len(expected), 'function')} missing from {schema}",
+            f"{functions.schema} is not what this release deploys: {fault}",
             advice=(
-                f"Stop the replicas of this release, DROP SCHEMA {schema} CASCADE, and run "
-                "`progressor migrate`: functions are deployed only where their schema is absent."
+                f"Find out who changed it. Stop the replicas of this release, DROP SCHEMA "
+                f"{functions.schema} CASCADE, and run `progressor migrate`: functions are deployed "
+                "only where their schema is absent."
             ),
-            offenders=missing,
         )
-    return findings.ok(f"{schema} is deployed")
+    return findings.ok(f"{functions.schema} is deployed, and is what this release deploys")
 
 
 def index_names() -> list[str]:

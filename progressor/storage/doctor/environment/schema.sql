@@ -8,13 +8,6 @@ SELECT number, name, checksum
 FROM progressor.migrations
 ORDER BY number
 
--- name: read_functions
--- The functions in the schema of this release; none: it is not deployed.
-SELECT p.proname AS name
-FROM pg_catalog.pg_proc p
-JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-WHERE n.nspname = %(schema)s
-
 -- name: read_indexes
 -- is_valid: it is complete, and is used. A build that failed leaves one that costs writes alone.
 SELECT c.relname AS name, t.relname AS on_table, i.indisvalid AND i.indisready AS is_valid

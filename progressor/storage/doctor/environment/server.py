@@ -18,6 +18,13 @@ from progressor.storage.postgres import statements
 _SQL = statements.load("doctor/environment/server")
 _IDLE, _OPEN = IDLE_IN_TRANSACTION.total_seconds(), LONG_TRANSACTION.total_seconds()
 _OLDEST = 150_000
+_LOGGED = (
+    "log_min_duration_statement",
+    "log_min_duration_sample",
+    "log_transaction_sample_rate",
+    "log_statement",
+    "auto_explain.log_min_duration",
+)
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
 
@@ -73,11 +80,43 @@ def lineage_verdict(doctor_run: DoctorRun) -> Verdict:
     )
 
 
+def statement_log_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Check whether the server's log shows the parameters of statements, payloads among them."""
+    rows = doctor_run.rows(_SQL["read_log_settings"])
+    settings = {row["name"]: row["setting"] for row in rows}
+    logged = [name for name in _LOGGED if _logs(name, settings)]
+    on_error = settings["log_parameter_max_length_on_error"] != "0"
+    if settings["log_parameter_max_length"] == "0":
+        logged = []
+    if not logged and not on_error:
+        return findings.ok("no parameters of statements are logged")
+    named = [f"{name} is {settings[name]}" for name in logged]
+    if on_error:
+        value = settings["log_parameter_max_length_on_error"]
+        named.append(f"log_parameter_max_length_on_error is {value}")
+    return findings.warning(
+        "PostgreSQL logs statements with their parameters, which include payloads",
+        advice=(
+            "Set log_parameter_max_length and log_parameter_max_length_on_error to 0, by ALTER "
+            "SYSTEM SET or for the role of the engine; for auto_explain its own parameter."
+        ),
+        offenders=named,
+    )
+
+
+def roles_verdict(doctor_run: DoctorRun) -> Verdict:
+    """Tell which roles the replicas run as; one with more rights than they need is no fault."""
+    rows = doctor_run.rows(_SQL["read_engine_roles"])
+    return findings.ok("; ".join(_rights(row) for row in rows))
+
+
 CHECKS = checks(
     "server",
     server=server_verdict,
     durability=durability_verdict,
     lineage=lineage_verdict,
+    statement_log=statement_log_verdict,
+    roles=roles_verdict,
 )
 
 
@@ -182,6 +221,28 @@ SESSION_CHECKS = checks(
     connections=connections_verdict,
     pooler=pooler_verdict,
 )
+
+
+def _logs(name: str, settings: dict[str, str]) -> bool:
+    value = settings.get(name)
+    match name:
+        case "log_statement":
+            return value in {"mod", "all"}
+        case "log_transaction_sample_rate":
+            return float(value or 0) > 0
+        case "auto_explain.log_min_duration":
+            limit = settings.get("auto_explain.log_parameter_max_length", "-1")
+            return value not in {None, "-1"} and limit != "0"
+        case _:
+            return value not in {None, "-1"}
+
+
+def _rights(row: DictRow) -> str:
+    if row["is_super"]:
+        return f"{row['role']} is a superuser, which replicas do not need"
+    if row["is_owner"]:
+        return f"{row['role']} owns the schema, which only `progressor migrate` needs"
+    return f"{row['role']} reads and writes rows, and must not change the schema"
 
 
 def _nobody_seen(doctor_run: DoctorRun) -> Verdict:

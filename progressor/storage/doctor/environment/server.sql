@@ -88,6 +88,32 @@ FROM pg_catalog.pg_settings s
 WHERE s.name IN (
     'fsync', 'full_page_writes', 'synchronous_commit', 'default_transaction_read_only')
 
+-- name: read_log_settings
+-- Those of auto_explain are missing where it is not loaded, the last before PostgreSQL 16 too.
+SELECT s.name, s.setting
+FROM pg_catalog.pg_settings s
+WHERE s.name IN (
+    'log_min_duration_statement', 'log_min_duration_sample', 'log_transaction_sample_rate',
+    'log_statement', 'log_parameter_max_length', 'log_parameter_max_length_on_error',
+    'auto_explain.log_min_duration', 'auto_explain.log_parameter_max_length')
+
+-- name: read_engine_roles
+-- The roles of the replicas that are connected; of this session, if none is.
+WITH engine AS (
+    SELECT DISTINCT a.usename AS role
+    FROM pg_catalog.pg_stat_activity a
+    WHERE a.datname = current_database()
+        AND a.application_name IN (
+            'progressor front', 'progressor worker', 'progressor scan', 'progressor heartbeat')
+)
+SELECT r.rolname AS role, r.rolsuper AS is_super,
+    coalesce(pg_has_role(r.oid, n.nspowner, 'USAGE'), false) AS is_owner
+FROM pg_catalog.pg_roles r
+LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'progressor'
+WHERE r.rolname IN (SELECT e.role FROM engine e)
+    OR r.rolname = current_user AND NOT EXISTS (SELECT FROM engine)
+ORDER BY r.rolname
+
 -- name: read_relaxed_roles
 -- Whom ALTER ROLE or ALTER DATABASE tells not to wait for the disk, of those who may write here: what is
 -- in force in this session is not what a replica has that connects as another role. The table is

@@ -1,0 +1,1 @@
+"""What changes the schema, beside the migrations: locks that they wait for, rights, functions."""
