@@ -18,12 +18,12 @@ GET, LIST, FIRST, FACTS = (
     '"read_processes"(', '"list_processes"(', '"read_waits"(', "AS now) moment",
 )  # fmt: skip
 # What a replica does at all times: heartbeats, the depth of the queues, seals of the audit, each
-# minute retention and the upkeep of jobs; where a pool opens another connection, its settings and
-# whether it can write.
+# minute retention and the upkeep of jobs; where a pool opens another connection, its settings,
+# whether it can write, and the lineage of the database.
 AT_ALL_TIMES = (
     "INSERT INTO progressor.replicas", "progressor.schedule", "SHOW transaction_read_only",
     "SELECT set_config(", '"delete_', '"recover_jobs"(', '"stop_orphans"(', "f.duty = ",
-    "audit",
+    "audit", '"check_lineage"(',
 )  # fmt: skip
 
 
