@@ -1,7 +1,7 @@
--- Finds out whether the database is still on the history that it was on. Whoever connects asks this first.
+-- Checks whether the database is still on the history that the caller knows. Every new connection begins with it.
 -- A promoted standby, a restored backup and a dump that was read back may lack commits of the history before, and their
 -- sequences would give out its ids and tokens again. So the first one to notice raises the sequences and begins an epoch, in one
--- transaction, before anybody uses them.
+-- transaction, before they are used.
 -- p_identity, p_epoch, p_position: the history that the caller belongs to, and a position of the WAL up to which its commits
 -- were durable; null, 0, 0: none yet. A server that is behind that position was set back without a trace of its own,
 -- such as to a snapshot of its disk.

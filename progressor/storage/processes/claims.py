@@ -27,7 +27,7 @@ FLOOR_MARGIN = dt.timedelta(seconds=10)
 """Longer than from the instant at which a task becomes due to the commit of what made it so."""
 
 FULL_SHARE = 0.01
-FULL_SECONDS_MAX = 60.0
+FULL_SECONDS_MAX = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +78,17 @@ class Floors:
 
     The index leads through the entries of all tasks that were claimed since the last vacuum, or
     since an old snapshot, such as that of a dump, keeps vacuum from removing them. Then a look at
-    all of it, after which each namespace has a floor, takes up to 1 % of the time, and others begin
-    FLOOR_MARGIN below the floor. What comes in further below, as a blocked timer does that wakes,
-    is found by the next look at all, FULL_SECONDS_MAX later at the latest.
+    all of it, after which each namespace has a floor, takes 1 % of the time or one such look every
+    FULL_SECONDS_MAX, and others begin FLOOR_MARGIN below the floor. What comes in further below, as
+    a blocked timer does that wakes, is found by the next look at all. So a single slow look, as on
+    a machine that stood still, sets no floor: two in a row do.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._floors: dict[str, dt.datetime] = {}
         self._full_at = float("-inf")
+        self._full_took = 0.0
 
     def since(self, namespaces: Iterable[str]) -> list[dt.datetime | None]:
         """Return where to begin in each namespace; None: at the first task."""
@@ -98,7 +100,8 @@ class Floors:
         for row in found:
             self._floors[row.namespace] = (row.due_at or row.until) - FLOOR_MARGIN
         if full:
-            pause = min(FULL_SECONDS_MAX, seconds / FULL_SHARE)
+            lasting, self._full_took = min(seconds, self._full_took), seconds
+            pause = min(FULL_SECONDS_MAX, lasting / FULL_SHARE)
             self._full_at = self._clock.monotonic() + pause
 
 
