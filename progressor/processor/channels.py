@@ -107,7 +107,7 @@ class Connection:
         self.namespace_count = 0
         self.call_count = 0
         self.losses = 0
-        """How often the channel was seen to lose its connection."""
+        """The number of times that the channel lost its connection."""
         self._loop = asyncio.get_running_loop()
         self._stream: Stream | None = None
         # Streams that take no more steps and still have open ones.
@@ -128,7 +128,7 @@ class Connection:
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def has_lost(self, losses: int) -> bool:
-        """Whether it has lost its connection since it had lost it so many times.
+        """Return whether the connection has been lost since ``losses`` was read.
 
         A call that is cut off may learn of it before the channel does, so that one which still
         seems connected is given a moment. By then it may also be connected again.

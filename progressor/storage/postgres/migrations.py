@@ -139,7 +139,7 @@ def grants_configured(database: Database, dsn: str, *, role: str) -> list[str]:
         role: Its name, whether or not it exists.
 
     Raises:
-        ConfigError: As `migrate_configured`; or there is no schema yet.
+        ConfigError: As `migrate_configured`, or the schema does not exist yet.
         StorageUnavailableError: PostgreSQL cannot be reached.
     """
     conninfo = connection_string(database, dsn, application="progressor migrate")

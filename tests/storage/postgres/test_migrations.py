@@ -366,7 +366,7 @@ class TestFunctions:
             own_database,
             *(f"CREATE SCHEMA {name}" for name in (old, used, late)),
             *(
-                f"INSERT INTO progressor.function_schemas VALUES ('{name}', {long_ago})"  # noqa: S608
+                f"INSERT INTO progressor.function_schemas VALUES ('{name}', {long_ago})"  # noqa: S608  our own values
                 for name in (old, used)
             ),
             replica(1),

@@ -105,7 +105,7 @@ def statement_log_verdict(doctor_run: DoctorRun) -> Verdict:
 
 
 def roles_verdict(doctor_run: DoctorRun) -> Verdict:
-    """Tell which roles the replicas run as; one with more rights than they need is no fault."""
+    """Report the roles that the replicas run as; needless rights are not a fault."""
     rows = doctor_run.rows(_SQL["read_engine_roles"])
     return findings.ok("; ".join(_rights(row) for row in rows))
 

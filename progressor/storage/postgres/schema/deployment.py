@@ -48,7 +48,7 @@ _RELATIONS: LiteralString = """
     WHERE n.nspname = %(schema)s AND c.relkind <> 'c'
     ORDER BY c.relname"""
 
-# The row comes first: whoever removes the schema has deleted it, or leaves both alone.
+# The row comes first: a removal of the schema has deleted the row, or leaves both alone.
 _USE: LiteralString = """
     INSERT INTO progressor.function_schemas AS f (schema, used_at)
     VALUES (%s, clock_timestamp())

@@ -27,7 +27,7 @@ WAIT_SECONDS_MAX = 600.0
 """After so long the migration fails, and names who holds the lock."""
 
 _BEHIND_AUTOVACUUM_SECONDS = 0.5
-"""Beyond deadlock_timeout, at which PostgreSQL ends an autovacuum that holds up somebody."""
+"""Longer than deadlock_timeout, after which PostgreSQL cancels an autovacuum that blocks a lock."""
 
 _BLOCKERS: LiteralString = """
     SELECT a.pid, a.usename, nullif(a.application_name, ''),
