@@ -15,6 +15,7 @@ from progressor.domain.processes.task import RunningTask
 from progressor.internal.v1 import frames_pb2
 from progressor.processor import channels, client
 from progressor.v1 import types_pb2
+from tests.support.engine.points import eventually
 from tests.support.processor import scripted as script
 from tests.support.processor.asking import (
     ANSWERED,
@@ -170,16 +171,13 @@ async def reached(asking: Asking) -> None:
 
 
 async def lost(asking: Asking) -> None:
-    """Wait until the channel has noticed that the processor is gone.
+    """Wait until the connection, not only its channel, has noticed that the processor is gone.
 
     What is sent before that may have reached it.
     """
-    async with asyncio.timeout(10):
-        taken = await asking.channels.take(asking.namespace)
-        ready = grpc.ChannelConnectivity.READY
-        if taken.channel.get_state() is ready:
-            await taken.channel.wait_for_state_change(ready)
-        await asking.channels.give_back(taken)
+    taken = await asking.channels.take(asking.namespace)
+    await eventually(lambda: not taken.is_ready)
+    await asking.channels.give_back(taken)
 
 
 class TestDraining:
