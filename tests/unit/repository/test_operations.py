@@ -117,7 +117,11 @@ ALL_RULES = [
 RULES = [rule for rule in ALL_RULES if "alert" in rule]
 RECORDED = [rule for rule in ALL_RULES if "record" in rule]
 KNOWN = series() | {rule["record"]: query(rule["expr"]).groups[0] for rule in RECORDED}
-RULE_TESTS = yaml.safe_load((DOCKER / "prometheus/rules_test.yml").read_text("utf-8"))["tests"]
+RULE_TESTS = [
+    each
+    for file in sorted((DOCKER / "prometheus").glob("rules*_test.yml"))
+    for each in yaml.safe_load(file.read_text("utf-8"))["tests"]
+]
 
 PAGE = (ROOT / "docs/reference/alerts.md").read_text("utf-8")
 CHECKS = [each.name for each in (*environment.CHECKS, *invariants.checks(deep=True))]
