@@ -329,8 +329,8 @@ class DueScan:
             self.pool, [namespace.name for namespace in known], overdue=since
         )
         late = [namespace for namespace in known if namespace.name in overdue]
-        # A backlog is claimed without a scan, for example after a pause; and timers that wait for a
-        # quota in another replica are not lost.
+        # A backlog is claimed without a scan, for example after a pause; timers that wait for a
+        # quota in another replica are not lost; and this replica may be late for want of CPU.
         backlogs = {
             it.name
             for it in late
@@ -351,7 +351,12 @@ class DueScan:
             # New requests must not overtake what found no slot.
             if taken[namespace.name] == room.get(namespace.name, 0):
                 self.claimer.slots.mark_backlog(namespace.name)
-        return [each for each in claimed if each.task.key.namespace not in backlogs]
+        return [
+            each
+            for each in claimed
+            if each.task.key.namespace not in backlogs
+            and not self.effects.due_queue.knows(each.task.task_id)
+        ]
 
 
 def _following(rooms: Sequence[Room], upcoming: Sequence[Due]) -> list[Room]:

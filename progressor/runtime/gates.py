@@ -51,18 +51,13 @@ class GateWakeUps:
     gates: Gates
     effects: EffectDispatcher
     context: Context
-    _locked: dict[Again, None] = dataclasses.field(default_factory=dict)
-    """What other transactions hold locked, the oldest first. One of them is tried at a time, so
-    that nothing else waits."""
 
     async def run(self) -> None:
         queue = self.effects.gate_queue
         backoff = self.context.backoff(*_WAKE_UP_BACKOFF_SECONDS)
         while True:
-            # What is locked is retried anyway, however often it is reported.
-            taken = {again: None for again in queue.take_again() if again not in self._locked}
-            namespaces = queue.take_due()
-            if not taken and not namespaces and not self._locked:
+            taken, namespaces = queue.take_again(), queue.take_due()
+            if not taken and not namespaces and not queue.locked:
                 await self._wait()
                 continue
             try:
@@ -70,7 +65,7 @@ class GateWakeUps:
                 namespaces = []
                 for namespace in dict.fromkeys(again.namespace for again in taken):
                     mine = [again for again in taken if again.namespace == namespace]
-                    self._locked.update(dict.fromkeys(await self._look(namespace, mine)))
+                    queue.locked.update(dict.fromkeys(await self._look(namespace, mine)))
                     for again in mine:
                         del taken[again]
                 if await self._is_released():
@@ -116,17 +111,20 @@ class GateWakeUps:
         return [*locked, *await self._look(namespace, again[middle:])]
 
     async def _is_released(self) -> bool:
-        """Look at one of those that were locked; once it is released, look at all of them."""
-        if not self._locked:
-            return True
-        first = next(iter(self._locked))
-        if await self._look(first.namespace, [first]):
-            self._locked[first] = self._locked.pop(first)  # the others come first the next time
-            return False
-        del self._locked[first]
+        """Look at one of those that were locked, so that nothing else waits.
+
+        Once it is released, look at all of them.
+        """
         queue = self.effects.gate_queue
-        queue.again = self._locked | queue.again
-        self._locked.clear()
+        if not queue.locked:
+            return True
+        first = next(iter(queue.locked))
+        if await self._look(first.namespace, [first]):
+            queue.locked[first] = queue.locked.pop(first)  # the others come first the next time
+            return False
+        del queue.locked[first]
+        queue.again = queue.locked | queue.again
+        queue.locked.clear()
         return True
 
     async def _wait(self, seconds_max: float | None = None) -> None:
@@ -208,14 +206,16 @@ class GateScan:
         if not names:
             return
         scanner = self.context.scanner
+        late = await self.gates.promote_due(names, overdue=scanner.overdue)
+        missed = [it for it in late.due if not self.effects.gate_queue.knows_instant(it[1])]
+        self.effects.apply(late)
+        for key, task_id in missed:
+            self._report(key.namespace, task_id=task_id)
+        # Those that are late are among them: from here on this replica has a wake-up for them.
         upcoming = await self.gates.find_upcoming(
             names, horizon=scanner.horizon, limit=scanner.batch_max
         )
         self.effects.apply(upcoming)
-        late = await self.gates.promote_due(names, overdue=scanner.overdue)
-        self.effects.apply(late)
-        for key, task_id in late.due:
-            self._report(key.namespace, task_id=task_id)
         found = await self._find_idle(names)
         lowered = await self.gates.find_lowered(names)
         self.effects.apply(Effects(again=tuple(found), lowered=lowered))
@@ -225,9 +225,14 @@ class GateScan:
             self._report(again.namespace, what=again)
 
     async def _find_idle(self, names: Sequence[str]) -> set[Again]:
-        [after] = self._after
+        """Find what this replica has no wake-up for, at a second look if others may have one.
+
+        A replica that is starved of CPU, or waits for locks, may have a wake-up for several scans.
+        """
+        [after], queue = self._after, self.effects.gate_queue
+        self._suspects.difference_update([it for it in self._suspects if queue.knows(it)])
         found, until = await self.gates.find_idle(names, after)
-        idle = set(found)
+        idle = {it for it in found if not queue.knows(it)}
         if self._suspects or not idle:
             # They were checked for the second time, or there are none.
             confirmed = idle & self._suspects

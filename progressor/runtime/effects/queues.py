@@ -46,6 +46,7 @@ class DueQueue:
         self._size_max = size_max
         self._heap: list[tuple[float, int, Due]] = []
         self._task_ids: set[int] = set()
+        self._in_hand: frozenset[int] = frozenset()
         self._order = itertools.count()
         self.changed = asyncio.Event()
         """Set when another task becomes the first to be due."""
@@ -67,13 +68,19 @@ class DueQueue:
         """Return the seconds until the first task is due, 0 or more; None: there is none."""
         return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
 
+    def knows(self, task_id: int) -> bool:
+        """Tell whether a task is queued, or was taken last: no scan has to find it."""
+        return task_id in self._task_ids or task_id in self._in_hand
+
     def take_due(self, limit: int) -> list[Due]:
+        """Take tasks that are due; what was taken before has been dealt with."""
         now = self._clock.monotonic()
         taken: list[Due] = []
         while self._heap and self._heap[0][0] <= now and len(taken) < limit:
             _, _, due = heapq.heappop(self._heap)
             self._task_ids.discard(due.task_id)
             taken.append(due)
+        self._in_hand = frozenset(due.task_id for due in taken)
         return taken
 
 
@@ -85,8 +92,12 @@ class GateQueue:
         self._horizon = horizon.total_seconds()
         # Dicts for their order: oldest first.
         self.again: dict[Again, None] = {}
+        self.locked: dict[Again, None] = {}
+        """What other transactions hold locked, and is tried again."""
         self.lowered: dict[LoweredGate, None] = {}
+        self._in_hand: frozenset[Again] = frozenset()
         self._later: dict[int, float] = {}
+        self._later_in_hand: frozenset[int] = frozenset()
         self._heap: list[tuple[float, int, Later]] = []
         self._order = itertools.count()
         self.changed = asyncio.Event()
@@ -105,18 +116,34 @@ class GateQueue:
         if effects.lowered:
             self.lowered_changed.set()
 
+    def knows(self, again: Again) -> bool:
+        """Tell whether it is queued, locked, or was taken last: no scan has to find it."""
+        return again in self.again or again in self.locked or again in self._in_hand
+
+    def knows_instant(self, task_id: int) -> bool:
+        """Tell the same of a task that waits for an instant."""
+        return task_id in self._later or task_id in self._later_in_hand
+
     def take_again(self) -> dict[Again, None]:
-        taken, self.again = self.again, {}
+        """Take what is to be looked at again, but for what is locked, which is tried anyway.
+
+        What was taken before has been dealt with.
+        """
+        taken = {again: None for again in self.again if again not in self.locked}
+        self.again = {}
+        self._in_hand = frozenset(taken)
         return taken
 
     def take_due(self) -> list[str]:
-        """Take the namespaces of all tasks whose instant has come."""
-        now, names = self._clock.monotonic(), dict[str, None]()
+        """Take the namespaces of all tasks whose instant has come; as `take_again` does."""
+        now, names, task_ids = self._clock.monotonic(), dict[str, None](), set[int]()
         while self._heap and self._heap[0][0] <= now:
             at, _, later = heapq.heappop(self._heap)
             if self._later.get(later.task_id, at) == at:
                 self._later.pop(later.task_id, None)
                 names[later.key.namespace] = None
+                task_ids.add(later.task_id)
+        self._later_in_hand = frozenset(task_ids)
         return list(names)
 
     def delay(self, namespace: str, seconds: float = 0.0) -> None:

@@ -243,6 +243,25 @@ async def test_the_scan_finds_what_nobody_claimed_at_its_time(harness: Harness) 
     ]
 
 
+@pytest.mark.parametrize("taken", [False, True])
+async def test_what_this_replica_was_about_to_claim_counts_as_no_find_of_the_scan(
+    harness: Harness, taken: bool
+) -> None:
+    """As when it is starved of CPU, or its claim takes long."""
+    harness.make_due(1)
+    harness.remember(1)
+    if taken:
+        await asyncio.sleep(0.01)
+        assert len(harness.due_queue.take_due(1)) == 1
+    async with harness.running():
+        await harness.due.scan()
+        await settled()
+
+        assert harness.begun_ids == [1]
+
+    assert harness.observers.counts["scan_found"] == 0
+
+
 async def test_what_a_backlog_would_have_claimed_counts_as_no_find_of_the_scan() -> None:
     harness = Harness(ONE_SLOT)
     harness.make_due(1)

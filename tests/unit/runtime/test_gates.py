@@ -202,6 +202,7 @@ class Scans:
         self.gates = ScriptedGates()
         self.told: list[Effects] = []
         self.metrics = Metrics()
+        self.gate_queue = make_dispatcher().gate_queue
         self.scan = GateScan(
             gates=cast("Any", self.gates),
             namespaces=cast("Any", MemoryNamespaces()),
@@ -231,6 +232,22 @@ async def test_what_is_found_twice_in_a_row_is_looked_at_again() -> None:
     scans = Scans()
 
     assert await scans.over({X, Y}, {X}, {Y}) == [set(), {X}, set()]
+    assert scans.found_count == 1
+
+
+@pytest.mark.parametrize("state", ["queued", "taken", "locked"])
+async def test_what_this_replica_has_a_wake_up_for_is_not_found(state: str) -> None:
+    """It may be starved of CPU, or wait for a lock, for several scans."""
+    scans = Scans()
+    queue = scans.gate_queue
+    if state == "locked":
+        queue.locked[X] = None
+    else:
+        queue.add(Effects(again=(X,)))
+        if state == "taken":
+            queue.take_again()
+
+    assert await scans.over({X, Y}, {X, Y}) == [set(), {Y}]
     assert scans.found_count == 1
 
 
