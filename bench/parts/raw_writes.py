@@ -57,7 +57,7 @@ class _Function:
     async def call(
         self, connection: _Connection, items: Sequence[Item], *, given: Item
     ) -> list[dict[str, Any]]:
-        """Return the rows in the order of the items; `given` are parameters without a column."""
+        """Return the rows, by item if they have one; `given` are parameters without a column."""
         arguments = [
             given.get(name) if column is None else _filled(column, _values(name, items))
             for name, column in self.columns.items()
@@ -65,7 +65,7 @@ class _Function:
         cursor = await connection.execute(self.statement, arguments, prepare=True, binary=True)
         names = [column.name for column in cursor.description or ()]
         rows = [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
-        return sorted(rows, key=lambda row: int(row["item"]))
+        return sorted(rows, key=lambda row: int(row.get("item", 0)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,11 +73,12 @@ class Functions:
     starting: _Function
     admission: _Function
     settlement: _Function
+    claims: _Function
 
     @classmethod
     async def found(cls, connection: _Connection, schema: str = "progressor%") -> Self:
         """Find them in the newest schema whose name matches a pattern of LIKE."""
-        names = ("admit_starts", "admit_requests", "settle_tasks")
+        names = ("admit_starts", "admit_requests", "settle_tasks", "claim_tasks")
         return cls(*[await _Function.found(connection, name, schema) for name in names])
 
     async def start(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -102,6 +103,11 @@ class Functions:
         """Settle calls, and return how many still had their lease."""
         given = {"p_replica_id": _REPLICA_ID, "p_grace": 2.0}
         return len(await self.settlement.call(connection, items, given=given))
+
+    async def claim(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Claim tasks by their ids, and return those that were due, in any order."""
+        given = {"p_replica_id": _REPLICA_ID, "p_grace": 2.0, "p_wait": True}
+        return await self.claims.call(connection, items, given=given)
 
 
 def starts(keys: Sequence[ProcessKey]) -> list[Item]:
