@@ -544,7 +544,7 @@ CREATE TABLE progressor.processes (
     autovacuum_vacuum_threshold=200000,
     autovacuum_vacuum_insert_scale_factor=0,
     autovacuum_vacuum_insert_threshold=200000,
-    autovacuum_freeze_min_age=1000000
+    autovacuum_freeze_min_age=0
 );
 
 CREATE TABLE progressor.refused_messages (
