@@ -119,7 +119,8 @@ _ALLOWED = """
          - coalesce(current_setting('reserved_connections', true)::integer, 0)
 """
 
-_COMMITTING = "SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'"
+COMMITTING = "SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'"
+"""Of these sessions, those whose commits wait for a synchronous standby."""
 
 _FUNCTION_LINE = re.compile(r"^PL/pgSQL function .* line \d+", re.MULTILINE)
 _PLACES_MAX = 3
@@ -325,7 +326,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
         """
         if len(self._given_up) < self.max_size:
             return
-        cursor = await connection.execute(_COMMITTING, [list(self._given_up)])
+        cursor = await connection.execute(COMMITTING, [list(self._given_up)])
         self._given_up.intersection_update([row[0] for row in await cursor.fetchall()])
         if len(self._given_up) >= self.max_size:
             raise errors.StorageUnavailableError(

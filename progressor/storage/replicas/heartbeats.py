@@ -27,7 +27,7 @@ from progressor.clock import Clock
 from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.postgres import statements
-from progressor.storage.postgres.pools import translated
+from progressor.storage.postgres.pools import COMMITTING, translated
 from progressor.storage.replicas import status as watch
 from progressor.storage.replicas.lineage import Lineage
 
@@ -75,6 +75,8 @@ class Heartbeats:
         self._lease_timeout = replica.lease_timeout
         self._clock = clock
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        # Of the connection, or else of the last one: its commit may wait for a standby.
+        self._pid = 0
         self._offset: float | None = None
         self._offset_logged_at = float("-inf")
         # The connection's socket under a number of ours: libpq's own could have been closed, and
@@ -145,7 +147,19 @@ class Heartbeats:
         # Where no number is left, it is a connection that nothing cuts.
         with self._socket_lock, contextlib.suppress(OSError):
             self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        self._refuse_second_waiting(connection)
         return connection
+
+    def _refuse_second_waiting(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        """Let no beat wait behind one that was given up, which keeps the replica's row locked.
+
+        While a synchronous standby is down, PostgreSQL keeps the session of each.
+        """
+        waiting = connection.execute(COMMITTING, [[self._pid]]).fetchone()
+        if waiting is not None:
+            connection.close()
+            raise errors.StorageUnavailableError("an abandoned heartbeat still waits for a standby")
+        self._pid = connection.info.backend_pid
 
     def _measure(self, beaten_at: dt.datetime, *, sent_at: dt.datetime, trip: float) -> None:
         if trip > TRIP_SECONDS_MAX:

@@ -15,12 +15,19 @@ from typing import Any
 import psycopg
 import pytest
 import pytest_asyncio
+from psycopg.conninfo import make_conninfo
 
 from progressor import errors
+from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.task import TaskType
+from progressor.domain.views.replica import ReplicaLoad
+from progressor.settings.sections import ReplicaSettings
+from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.processes.settlements import Written
+from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.lineage import Lineage
 from tests.support.postgres.cluster import Cluster, own_cluster
 from tests.support.storage import store as storage
 from tests.support.storage.store import (
@@ -205,6 +212,57 @@ async def test_a_rare_write_that_is_given_up_is_not_seen(
         assert observer.execute(question).fetchall() == before
 
     await until(lambda: observer.execute(question).fetchall() != before)
+
+
+def beats_waiting(observer: psycopg.Connection[Any]) -> int:
+    """Return how many sessions of heartbeats wait for the standby, or for each other."""
+    row = observer.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'beats'"
+        " AND (wait_event = 'SyncRep' OR wait_event_type = 'Lock')"
+    ).fetchone()
+    assert row is not None, "an aggregate has one row"
+    return int(row[0])
+
+
+async def give_up_beat(heartbeats: Heartbeats, observer: psycopg.Connection[Any]) -> str:
+    """Beat, cut the beat once it waits, and return how it failed."""
+    before = beats_waiting(observer)
+    beating = asyncio.create_task(asyncio.to_thread(_beat, heartbeats))
+    await until(lambda: beating.done() or beats_waiting(observer) > before)
+    heartbeats.cut()
+    return await beating
+
+
+def _beat(heartbeats: Heartbeats) -> str:
+    try:
+        heartbeats.beat(draining=False, load=ReplicaLoad(step_count=0, caller_count=0))
+    except errors.StorageUnavailableError as error:
+        return str(error)
+    return "written"
+
+
+async def test_heartbeats_that_are_given_up_keep_one_session(
+    conninfo: str, observer: psycopg.Connection[Any]
+) -> None:
+    """Or each replica would take one more connection of the server every few seconds."""
+    heartbeats = Heartbeats(
+        dsn=make_conninfo(conninfo, application_name="beats"),
+        identity=Identity(replica_id=4711, name="r", version="1", functions=""),
+        lineage=Lineage(Functions()),
+        replica=ReplicaSettings(),
+        clock=SystemClock(),
+    )
+    with contextlib.closing(heartbeats):
+        first = _beat(heartbeats)
+        with standby_away(observer):
+            failures = [await give_up_beat(heartbeats, observer) for _ in range(4)]
+            waiting = beats_waiting(observer)
+        await until(lambda: beats_waiting(observer) == 0)
+        last = _beat(heartbeats)
+
+    assert waiting == 1
+    assert [first, last] == ["written", "written"]
+    assert all("still waits for a standby" in failure for failure in failures[1:])
 
 
 @pytest.mark.slow
