@@ -175,6 +175,17 @@ def noted(*lines: Line) -> dict[str, Any]:
         (noted(line(3, 33, "ran", 33)), "its function ran with token 33, when a result was stored"),
         ({"faults": []}, "its function ran 1 times more, and faults do not explain it"),
         (noted(line(3, 29, "ran", 29)), "its function ran 2 times more"),
+        # The fault came after the run whose result was lost.
+        (
+            {
+                "lines": [
+                    line(3, 30, "ran", 30, at=2.0),
+                    line(3, 31, "ran", 31, at=12.0),
+                    line(3, 31, "used", 31, at=12.0),
+                ]
+            },
+            "",
+        ),
         ({"lines": []}, "task 3: it has a result, and was never run"),
         # Timers.
         (of(A, events=A.events[:-1]), "timers have never fired: {'x': 'a.1.x'}"),

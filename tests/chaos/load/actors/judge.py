@@ -242,7 +242,8 @@ def _wrong_memo(records: ActorRecords, noted: Sequence[Line], stored: int | None
     yield from _wrong_runs(noted, ran)
     extra = [line for line in ran if line.value not in used][0 if used else 1 :]
     begun_at = min((line.at for line in noted), default=0.0)
-    if extra and len(extra) > records.faults_between(begun_at, extra[-1].at):
+    # The fault may have come after the run whose result was lost, and before the next one.
+    if extra and len(extra) > records.faults_between(begun_at, max(line.at for line in ran)):
         yield f"its function ran {len(extra)} times more, and faults do not explain it"
 
 
