@@ -38,6 +38,7 @@ def _arguments() -> argparse.Namespace:
     add("--seed", type=int, default=1, help="decides what breaks, and what is asked [1]")
     add("--replicas", type=int, default=3, help="engines on the one database [3]")
     add("--callers", type=int, default=_CALLERS, help=f"at once [{_CALLERS}]")
+    add("--standby", action="store_true", help="PostgreSQL has one, which is stopped and promoted")
     add("--json", type=Path, help="append the report to this file as a line of JSON")
     add("--keep", type=Path, help="leave logs and journals in this directory, which is empty")
     arguments = parser.parse_args()
@@ -138,7 +139,7 @@ class _Run:
                 self._begun_at = time.monotonic()
                 for client in clients:
                     running.create_task(client.run(ending))
-                await self._break_all(plan(seed, seconds))
+                await self._break_all(plan(seed, seconds, standby=self._arguments.standby))
                 fixed_after = time.monotonic() - self._begun_at
                 await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
@@ -190,7 +191,10 @@ class _Run:
 async def _main(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
     _say(f"seed {arguments.seed}, {arguments.minutes:g} minutes; logs in {directory}")
     async with open_scene(
-        directory, replica_count=arguments.replicas, seed=arguments.seed
+        directory,
+        replica_count=arguments.replicas,
+        seed=arguments.seed,
+        standby=arguments.standby,
     ) as scene:
         played = await _Run(scene, arguments).play()
     return {"seed": arguments.seed, "minutes": arguments.minutes, **played}

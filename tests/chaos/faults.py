@@ -19,6 +19,11 @@ _OF_PROCESSORS = frozenset({FaultKind.KILL_PROCESSOR, FaultKind.FREEZE_PROCESSOR
 _OF_REPLICAS = frozenset(
     {FaultKind.KILL_REPLICA, FaultKind.FREEZE_REPLICA, FaultKind.DRAIN_REPLICA}
 )
+_THINGS = {
+    FaultKind.CUT_CALLERS: "callers",
+    FaultKind.STOP_STANDBY: "standby",
+    FaultKind.PROMOTE_STANDBY: "standby",  # and "postgres" for as long as there is no primary
+}
 
 Break = Callable[[Scene, Fault], Awaitable[None]]
 
@@ -31,7 +36,7 @@ async def commit(scene: Scene, fault: Fault) -> tuple[float, float]:
     if fault.kind in _OF_REPLICAS | _OF_PROCESSORS:
         thing = _process(scene, fault)[0]
     else:
-        thing = "callers" if fault.kind is FaultKind.CUT_CALLERS else "postgres"
+        thing = _THINGS.get(fault.kind, "postgres")
     async with scene.lock(thing):
         began_at = time.monotonic()
         await _BREAKS[fault.kind](scene, fault)
@@ -99,6 +104,29 @@ async def _cut_callers(scene: Scene, _fault: Fault) -> None:
         relay.cut()
 
 
+async def _stop_standby(scene: Scene, fault: Fault) -> None:
+    standby = scene.pair.standby
+    await asyncio.to_thread(standby.kill if fault.target % 2 else standby.stop)
+    await asyncio.sleep(fault.seconds)
+    await asyncio.to_thread(standby.restart)
+
+
+async def _promote_standby(scene: Scene, fault: Fault) -> None:
+    """End the primary, promote the standby, and make another one, for which commits wait.
+
+    Other faults may strike the new primary while its standby is made.
+    """
+    pair = scene.pair
+    async with scene.lock("postgres"):
+        # What became visible when sessions were ended is not yet known to be there.
+        await asyncio.to_thread(pair.primary.wait_until_replayed)
+        dies = pair.primary.lose_power if fault.target % 2 else pair.primary.stop_immediately
+        await asyncio.to_thread(dies)
+        await asyncio.sleep(fault.seconds)
+        await asyncio.to_thread(pair.take_over)
+    await asyncio.to_thread(pair.standby.rebuild, pair.primary)
+
+
 _BREAKS: Mapping[FaultKind, Break] = MappingProxyType(
     {
         FaultKind.KILL_REPLICA: _kill,
@@ -112,6 +140,8 @@ _BREAKS: Mapping[FaultKind, Break] = MappingProxyType(
         FaultKind.TAKE_CONNECTIONS: _take_connections,
         FaultKind.HOLD_LOCKS: _hold_locks,
         FaultKind.CUT_CALLERS: _cut_callers,
+        FaultKind.STOP_STANDBY: _stop_standby,
+        FaultKind.PROMOTE_STANDBY: _promote_standby,
     }
 )
 

@@ -42,6 +42,8 @@ class FaultKind(enum.StrEnum):
     TAKE_CONNECTIONS = "take connections"
     HOLD_LOCKS = "hold locks"
     CUT_CALLERS = "cut callers"
+    STOP_STANDBY = "stop standby"
+    PROMOTE_STANDBY = "promote standby"
 
 
 LASTING: Mapping[FaultKind, tuple[float, float]] = MappingProxyType(
@@ -57,9 +59,14 @@ LASTING: Mapping[FaultKind, tuple[float, float]] = MappingProxyType(
         FaultKind.TAKE_CONNECTIONS: (0.5, 3.0),
         FaultKind.HOLD_LOCKS: (0.5, 4.0),
         FaultKind.CUT_CALLERS: (0.0, 0.0),
+        FaultKind.STOP_STANDBY: (0.2, 5.0),
+        FaultKind.PROMOTE_STANDBY: (0.0, 1.0),
     }
 )
 """For how many seconds each may last, beyond what it takes to begin and to fix it."""
+
+_OF_STANDBY = (FaultKind.STOP_STANDBY, *(FaultKind.PROMOTE_STANDBY,) * 2)
+_ALWAYS = tuple(kind for kind in FaultKind if kind not in _OF_STANDBY)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +92,10 @@ def calm_seconds(seconds: float) -> float:
     return min(30.0, max(8.0, seconds / 10))
 
 
-def plan(seed: int, seconds: float) -> tuple[Fault, ...]:
+def plan(seed: int, seconds: float, *, standby: bool = False) -> tuple[Fault, ...]:
     """Return the faults of a run of so many seconds: each kind once before any comes again.
+
+    Those of a standby only where there is one, and its promotion twice.
 
     ``target`` is to be taken modulo the number of those there are.
     """
@@ -96,7 +105,7 @@ def plan(seed: int, seconds: float) -> tuple[Fault, ...]:
     at = calm_seconds(seconds)
     while True:  # ends: the time of the next grows by a second at least
         if not deck:
-            deck = list(FaultKind)
+            deck = [*_ALWAYS, *_OF_STANDBY] if standby else list(_ALWAYS)
             chosen.shuffle(deck)
         kind = deck.pop()
         lasting = chosen.uniform(*LASTING[kind])

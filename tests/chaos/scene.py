@@ -18,6 +18,7 @@ from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_
 from tests.support.engine.process import ChildProcess, ReplicaProcess, free_ports
 from tests.support.engine.replica import serving
 from tests.support.postgres.cluster import Cluster, open_cluster
+from tests.support.postgres.pair import Pair, open_pair, writing
 from tests.support.postgres.relay import Relay
 
 _PORTS = range(20_000, 30_000)  # Below those that the kernel gives away.
@@ -44,11 +45,15 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
+STANDBY_SETTINGS: Mapping[str, str] = MappingProxyType({"database.statement_timeout_seconds": "2"})
+"""Statements are given up in less time than a standby is away."""
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Scene:
     """What a chaos run breaks, processes by name; ``accidents`` is what broke by itself."""
 
-    cluster: Cluster
+    servers: Cluster | Pair
     conninfo: str
     directory: Path
     replicas: dict[str, ReplicaProcess]
@@ -57,6 +62,16 @@ class Scene:
     journals: list[Path]
     locks: dict[str, asyncio.Lock] = dataclasses.field(default_factory=dict)
     accidents: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def pair(self) -> Pair:
+        assert isinstance(self.servers, Pair), "only a run with a standby has faults of it"
+        return self.servers
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the server that takes writes."""
+        return self.servers.primary if isinstance(self.servers, Pair) else self.servers
 
     @property
     def addresses(self) -> list[str]:
@@ -82,14 +97,16 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def open_scene(directory: Path, *, replica_count: int, seed: int) -> AsyncIterator[Scene]:
+async def open_scene(
+    directory: Path, *, replica_count: int, seed: int, standby: bool
+) -> AsyncIterator[Scene]:
     """Set the scene, with two processors and so many replicas, logs and journals in `directory`."""
-    with _cluster() as cluster:
-        conninfo = cluster.create_database()
+    with _pair() if standby else _cluster() as servers:
+        conninfo = _create_database(servers)
         await asyncio.to_thread(migrate, conninfo)
         first = _PORTS_APART * seed % len(_PORTS)
         ports = free_ports(2 + replica_count, [*_PORTS[first:], *_PORTS[:first]])
-        scene = _scene(cluster, conninfo, directory, [f"127.0.0.1:{port}" for port in ports])
+        scene = _scene(servers, conninfo, directory, [f"127.0.0.1:{port}" for port in ports])
         async with contextlib.AsyncExitStack() as stack:
             for process in (*scene.processors.values(), *scene.replicas.values()):
                 await stack.enter_async_context(process.running())
@@ -104,7 +121,9 @@ async def open_scene(directory: Path, *, replica_count: int, seed: int) -> Async
             yield scene
 
 
-def _scene(cluster: Cluster, conninfo: str, directory: Path, addresses: Sequence[str]) -> Scene:
+def _scene(
+    servers: Cluster | Pair, conninfo: str, directory: Path, addresses: Sequence[str]
+) -> Scene:
     journals = [directory / f"journal-{number}.jsonl" for number in range(2)]
     # One with streams, and one without.
     engines = ((), ("--engine", addresses[2]))
@@ -124,9 +143,11 @@ def _scene(cluster: Cluster, conninfo: str, directory: Path, addresses: Sequence
             "replica.name": f"replica-{number}",
         }
         log = directory / f"replica-{number}.log"
+        if isinstance(servers, Pair):
+            own |= STANDBY_SETTINGS
         replicas[f"replica {number}"] = ReplicaProcess({**SETTINGS, **own}, log=log)
     return Scene(
-        cluster=cluster,
+        servers=servers,
         conninfo=conninfo,
         directory=directory,
         replicas=replicas,
@@ -163,3 +184,16 @@ def _cluster() -> Iterator[Cluster]:
     with open_cluster(durable=True) as cluster:
         assert cluster.is_embedded, "a chaos run kills PostgreSQL and needs one of its own"
         yield cluster
+
+
+@contextlib.contextmanager
+def _pair() -> Iterator[Pair]:
+    with open_pair(synchronous=False) as pair:
+        pair.insist_for_ever()
+        yield pair
+
+
+def _create_database(servers: Cluster | Pair) -> str:
+    if isinstance(servers, Pair):
+        return writing(servers.both(servers.primary.create_database()))
+    return servers.create_database()
