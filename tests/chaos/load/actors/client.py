@@ -205,6 +205,9 @@ class ActorClient:
                 self._notes.totals[f"actor {word}", "timeout"] += 1
             except errors.ProcessFailedError as error:
                 self._notes.totals[f"actor {word}", error.reason] += 1
+                if life.ended_at is not None:
+                    # It broke the actor, which ended before a retry: its key says so forever.
+                    return "", None
                 await self._retry(life)
             except errors.ProgressorError as error:
                 self._notes.totals[f"actor {word}", error.reason] += 1
