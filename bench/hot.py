@@ -109,7 +109,7 @@ class _Writer:
         return await self._admit(raw_writes.calls(keys))
 
     async def _admit(self, items: Sequence[Item]) -> list[dict[str, Any]]:
-        given = {"p_replica_id": 0}
+        given = {"p_replica_id": raw_writes.REPLICA_ID}
         return await self.functions.admission.call(self.connection, items, given=given)
 
     async def _settle(
@@ -123,8 +123,7 @@ class _Writer:
             {**item, **usual, **extra(task)}
             for item, task in zip(raw_writes.settlements(keys, tasks), tasks, strict=True)
         ]
-        given = {"p_replica_id": 0, "p_grace": 2.0}
-        return await self.functions.settlement.call(self.connection, items, given=given)
+        return await self.functions.settle(self.connection, items)
 
 
 _LOADS: Mapping[str, tuple[Callable[[_Writer, Sequence[ProcessKey]], Awaitable[None]], int]] = {
@@ -200,7 +199,7 @@ def _main() -> None:
     parser.add_argument("--processes", type=int, default=4000, metavar="N")
     parser.add_argument("--connections", type=int, default=4, metavar="N")
     parser.add_argument("--batch", type=int, default=16, metavar="ITEMS")
-    parser.add_argument("--before", default="", metavar="SQL", help="to be compared: run first")
+    parser.add_argument("--before", default="", metavar="SQL", help="run first, to try a setting")
     arguments = parser.parse_args()
     updates = Table("load", "table", "inserts", "updates", "HOT", "moved", "bytes", "in indexes")
     wal = Table("load", "function", "bytes of WAL")

@@ -15,7 +15,7 @@ from bench.parts import plans
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres.rows.arrays import COLUMNS, Column
 
-_REPLICA_ID = 0
+REPLICA_ID = 0
 """The id of no replica. Leases last milliseconds; a scan acts only if it sees one twice."""
 _LEASE_SECONDS = 60.0
 _COLUMN_BY_OID = {column.array_oid: column for column in COLUMNS.values()}
@@ -92,21 +92,21 @@ class Functions:
     async def _admit(
         self, function: _Function, connection: _Connection, items: Sequence[Item]
     ) -> list[dict[str, Any]]:
-        rows = await function.call(connection, items, given={"p_replica_id": _REPLICA_ID})
+        rows = await function.call(connection, items, given={"p_replica_id": REPLICA_ID})
         for row in rows:
             if row["verdict"] != "accepted" or row["token"] is None:
                 message = f"a request was not admitted to run: {row['verdict']}"
                 raise RuntimeError(message)
         return rows
 
-    async def settle(self, connection: _Connection, items: Sequence[Item]) -> int:
-        """Settle calls, and return how many still had their lease."""
-        given = {"p_replica_id": _REPLICA_ID, "p_grace": 2.0}
-        return len(await self.settlement.call(connection, items, given=given))
+    async def settle(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Settle tasks, and return the rows of those that still had their lease."""
+        given = {"p_replica_id": REPLICA_ID, "p_grace": 2.0}
+        return await self.settlement.call(connection, items, given=given)
 
     async def claim(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Claim tasks by their ids, and return those that were due, in any order."""
-        given = {"p_replica_id": _REPLICA_ID, "p_grace": 2.0, "p_wait": True}
+        given = {"p_replica_id": REPLICA_ID, "p_grace": 2.0, "p_wait": True}
         return await self.claims.call(connection, items, given=given)
 
 

@@ -329,8 +329,8 @@ class DueScan:
             self.pool, [namespace.name for namespace in known], overdue=since
         )
         late = [namespace for namespace in known if namespace.name in overdue]
-        # A backlog is claimed without a scan, for example after a pause; timers that wait for a
-        # quota in another replica are not lost; and this replica may be late for want of CPU.
+        # A backlog is claimed without a scan, for example after a pause; and timers that wait for a
+        # quota in another replica are not lost.
         backlogs = {
             it.name
             for it in late
@@ -351,6 +351,7 @@ class DueScan:
             # New requests must not overtake what found no slot.
             if taken[namespace.name] == room.get(namespace.name, 0):
                 self.claimer.slots.mark_backlog(namespace.name)
+        # What the due queue knows would have been claimed, too: this replica was short of CPU.
         return [
             each
             for each in claimed

@@ -207,7 +207,8 @@ class GateScan:
             return
         scanner = self.context.scanner
         late = await self.gates.promote_due(names, overdue=scanner.overdue)
-        missed = [it for it in late.due if not self.effects.gate_queue.knows_instant(it[1])]
+        queue = self.effects.gate_queue
+        missed = [(key, task_id) for key, task_id in late.due if not queue.knows_instant(task_id)]
         self.effects.apply(late)
         for key, task_id in missed:
             self._report(key.namespace, task_id=task_id)

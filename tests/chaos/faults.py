@@ -22,7 +22,7 @@ _OF_REPLICAS = frozenset(
 _THINGS = {
     FaultKind.CUT_CALLERS: "callers",
     FaultKind.STOP_STANDBY: "standby",
-    FaultKind.PROMOTE_STANDBY: "standby",  # and "postgres" for as long as there is no primary
+    FaultKind.PROMOTE_STANDBY: "standby",  # it also holds "postgres" until a primary is back
 }
 
 Break = Callable[[Scene, Fault], Awaitable[None]]

@@ -95,7 +95,7 @@ def calm_seconds(seconds: float) -> float:
 def plan(seed: int, seconds: float, *, standby: bool = False) -> tuple[Fault, ...]:
     """Return the faults of a run of so many seconds: each kind once before any comes again.
 
-    Those of a standby only where there is one, and its promotion twice.
+    Faults of a standby are planned only if there is one; a promotion then comes twice as often.
 
     ``target`` is to be taken modulo the number of those there are.
     """

@@ -31,6 +31,7 @@ _STARTS = 6
 """Requests for each step that the malformed processor is given."""
 _ROUNDS = 6
 """By turns, so that what else the machine does from minute to minute matters to all alike."""
+_COUNT_MIN = 600
 _GROWTH_MAX = 1.15
 """Of the engine's memory, from a third of the way to the end."""
 _SLOWER_MAX = 2.0
@@ -52,7 +53,10 @@ def _arguments() -> argparse.Namespace:
         help="seconds of each round in which the neighbour is alone [10]",
     )
     add("--untimed", action="store_true", help="do not judge how much the neighbour is slowed down")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.count < _COUNT_MIN or arguments.alone < 1:
+        parser.error(f"a p99 needs --count of {_COUNT_MIN} and --alone of 1 at least")
+    return arguments
 
 
 def _say(line: str) -> None:

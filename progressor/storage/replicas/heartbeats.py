@@ -104,7 +104,9 @@ class Heartbeats:
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             with translated():
-                self._connection = self._connection or self._connect()
+                if self._connection is None:
+                    self._connection = self._connect()
+                    self._refuse_second_waiting(self._connection)
                 position = self._lineage.check_blocking(self._connection)
                 parameters["epoch"] = self._lineage.epoch
                 sent_at, started = self._clock.now(), self._clock.monotonic()
@@ -147,7 +149,6 @@ class Heartbeats:
         # Where no number is left, it is a connection that nothing cuts.
         with self._socket_lock, contextlib.suppress(OSError):
             self._socket = socket.socket(fileno=os.dup(connection.fileno()))
-        self._refuse_second_waiting(connection)
         return connection
 
     def _refuse_second_waiting(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -157,7 +158,6 @@ class Heartbeats:
         """
         waiting = connection.execute(COMMITTING, [[self._pid]]).fetchone()
         if waiting is not None:
-            connection.close()
             raise errors.StorageUnavailableError("an abandoned heartbeat still waits for a standby")
         self._pid = connection.info.backend_pid
 

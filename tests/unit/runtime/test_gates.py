@@ -171,11 +171,12 @@ class ScriptedGates:
     def __init__(self) -> None:
         self.idle: list[set[Again]] = []
         self.lowered: tuple[LoweredGate, ...] = ()
+        self.late = Effects()
         self.looked_after: list[IdleUntil] = []
 
     async def promote_due(self, namespaces: Sequence[str], *, overdue: dt.timedelta) -> Effects:
         del namespaces, overdue
-        return Effects()
+        return self.late
 
     async def find_upcoming(
         self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
@@ -249,6 +250,24 @@ async def test_what_this_replica_has_a_wake_up_for_is_not_found(state: str) -> N
 
     assert await scans.over({X, Y}, {X, Y}) == [set(), {Y}]
     assert scans.found_count == 1
+
+
+@pytest.mark.parametrize(("state", "count"), [("unknown", 1), ("queued", 0), ("taken", 0)])
+async def test_a_late_instant_is_found_if_this_replica_does_not_know_it(
+    state: str, count: int
+) -> None:
+    scans = Scans()
+    key = process_key("orders", "p")
+    scans.gates.late = Effects(due=((key, 7),))
+    if state != "unknown":
+        scans.gate_queue.add(Effects(later=(Later(key, 7, 0.0),)))
+        await asyncio.sleep(1)
+    if state == "taken":
+        assert scans.gate_queue.take_due() == ["orders"]
+
+    await scans.over(set())
+
+    assert scans.found_count == count
 
 
 @pytest.mark.parametrize(
