@@ -77,6 +77,26 @@ async def _events(window: Page, name: str, count: int) -> None:
     await expect(window.locator("html")).to_have_attribute("data-left", re.compile(r"^(0|-\d+)$"))
 
 
+async def test_a_page_is_streamed_however_late_the_script_for_it_comes(
+    env: Env, window: Page
+) -> None:
+    await env.running("late")
+
+    async def delay(route: Route) -> None:
+        # A timer that htmx sets as it is loaded comes first.
+        await window.evaluate(
+            """() => new Promise((resolve) => {
+              const look = () => setTimeout(window.htmx ? resolve : look, 50);
+              look();
+            })"""
+        )
+        await route.continue_()
+
+    await window.route("**/hx-sse.min.js", delay)
+    async with window.expect_request("**/live?*"):
+        await window.goto(_process(env, "late").removeprefix("/"), wait_until="commit")
+
+
 async def test_a_page_follows_by_polling_where_streams_are_cut(
     env: Env, browser: Browser, console: Console
 ) -> None:
