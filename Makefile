@@ -256,6 +256,23 @@ bench-quick: ## Measure what matters most: under 50 s, JSON lines
 	@$(MAKE) --no-print-directory $(DONE)/run >&2
 	@$(RUN) bench --quick $(ARGS)
 
+# Restate's server comes from npm, without the script of a dependency that reports the installation.
+RESTATE := @restatedev/restate-server@1.7.12
+
+$(DONE)/compare: pyproject.toml $(USERS).txt
+	$(RUN) pip install --quiet --constraint $(USERS).txt --editable '.[embedded]' --group compare
+	npm install --loglevel=error --no-audit --no-fund --ignore-scripts --fetch-retries=0 --prefix .venv/.restate $(RESTATE) || { \
+	  echo "make setup-compare: npm cannot install $(RESTATE); with restate-server from elsewhere," \
+	  "run .venv/bin/python -m bench.compare --server PATH" >&2; exit 1; }
+	touch $@
+
+.PHONY: setup-compare
+setup-compare: $(DONE)/compare ## Add to .venv what a comparison with Restate needs
+
+.PHONY: bench-compare
+bench-compare: $(DONE)/compare ## Compare with Restate on this machine, in alternating turns: 5 minutes
+	$(RUN) bench.compare $(ARGS)
+
 .PHONY: bench-smoke
 bench-smoke: $(DONE)/bench ## See that no measurement has rotted: a moment of each, < 60 s
 	$(RUN) bench --smoke --out .venv/.bench $(ARGS) >/dev/null

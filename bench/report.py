@@ -17,11 +17,15 @@ _BUSY_CORES = 0.95
 
 def line_of(measurement: Measurement, around: Mapping[str, Any]) -> str:
     """Return one answer as JSON; `around` has the fields of the whole run."""
+    return json.dumps({**fields_of(measurement), **around})
+
+
+def fields_of(measurement: Measurement) -> dict[str, Any]:
     ratio, rate = measurement.ratio_to_relay, measurement.ops_per_s
     used = measurement.cpu_ms_per_op
     least = _LEAST_SHARE * sum(used.values())
     cpu = {name: round(ms, 4) for name, ms in used.items() if name in _ALWAYS or ms > least}
-    fields = {
+    return {
         "name": measurement.name,
         "ops_per_s": round(rate, 1),
         "p50_ms": round(measurement.at(0.5), 3),
@@ -33,9 +37,7 @@ def line_of(measurement: Measurement, around: Mapping[str, Any]) -> str:
         "cpu_ms_per_op": cpu,
         "cores": {name: round(ms * rate / 1000, 2) for name, ms in cpu.items()},
         **measurement.facts,
-        **around,
     }
-    return json.dumps(fields)
 
 
 def doubts(measurement: Measurement) -> list[str]:
@@ -43,9 +45,10 @@ def doubts(measurement: Measurement) -> list[str]:
     found = []
     if not measurement.ops_per_s:
         found.append(f"{measurement.name} measured nothing")
-    client = measurement.cpu_ms_per_op.get("client", 0.0) * measurement.ops_per_s / 1000
-    if client > _BUSY_CORES:
-        found.append(f"{measurement.name} was held up by its client, {client:.2f} cores busy")
+    for name, ms in measurement.cpu_ms_per_op.items():
+        cores = ms * measurement.ops_per_s / 1000
+        if name.endswith("client") and cores > _BUSY_CORES:
+            found.append(f"{measurement.name} was held up by its client, {cores:.2f} cores busy")
     return found
 
 

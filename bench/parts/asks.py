@@ -7,13 +7,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2
 from opentelemetry import trace
 
 from bench.parts import orders, plans
-from bench.parts.loads import Ask, Ids
+from bench.parts.loads import Ask, Ids, closed_loop, open_loop
 from progressor.sdk import Client
 from progressor.v1 import gate_service_pb2, job_service_pb2, types_pb2
 from progressor.v1 import process_service_pb2 as pb
@@ -61,12 +62,26 @@ class Order:
     tls_ca: str = ""
     token_file: str = ""
 
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> Self:
+        return cls(**{**fields, "targets": tuple(fields["targets"])})
+
     def ids(self) -> Ids:
         for number in range(self.first, self.count, self.stride):
             yield number, f"{self.prefix}-{number % self.distinct}"
 
     def args(self, number: int) -> bytes:
         return plans.plan(self.plan, self.number + number * self.step)
+
+    async def carried_out(self, ask: Ask) -> orders.Answer:
+        """Return the times of the calls that ended, in microseconds, and the duration."""
+        answer = await (
+            open_loop(ask, self.ids(), rate=self.rate, seconds=self.seconds)
+            if self.rate
+            else closed_loop(ask, self.ids(), callers=self.callers, seconds=self.seconds)
+        )
+        times = answer.pop("times")
+        return {**answer, "times_us": [round(1e6 * each) for each in times]}
 
 
 class Unary:

@@ -8,7 +8,7 @@ import grpc
 
 from bench.parts import orders
 from bench.parts.asks import IN_SESSION, UNARY, InSession, Order, Unary
-from bench.parts.loads import Ask, closed_loop, open_loop
+from bench.parts.loads import Ask
 from progressor.sdk import BYTES, Client, NamespaceConfig, Role, Tls
 
 _Line = tuple[str, int]
@@ -26,19 +26,10 @@ class _Client:
         self._sessions: dict[_Line, Client] = {}
 
     async def obey(self, order: dict[str, Any]) -> orders.Answer:
-        """Return the times of the calls that ended, in microseconds, and the duration."""
         if order["what"] == "namespace":
             return await _create_namespace(order)
-        wanted = Order(**{**order, "targets": tuple(order["targets"])})
-        ask = self._ask(wanted)
-        if wanted.rate:
-            answer = await open_loop(ask, wanted.ids(), rate=wanted.rate, seconds=wanted.seconds)
-        else:
-            answer = await closed_loop(
-                ask, wanted.ids(), callers=wanted.callers, seconds=wanted.seconds
-            )
-        times = answer.pop("times")
-        return {**answer, "times_us": [round(1e6 * each) for each in times]}
+        wanted = Order.read(order)
+        return await wanted.carried_out(self._ask(wanted))
 
     async def close(self) -> None:
         for channel in self._channels.values():

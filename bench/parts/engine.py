@@ -7,7 +7,6 @@ file=PATH. With several workers the bench runs the command itself and cannot rea
 import asyncio
 import collections
 import functools
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,8 @@ def _serve(settings: dict[str, str]) -> None:
 
 async def _serve_with_workers(count: int, settings: dict[str, str]) -> None:
     """Run the command on a port that was free a moment ago, which its workers share."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    (port,) = orders.free_ports(1)
+    address = f"127.0.0.1:{port}"
     settings["server.bind"] = address
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "progressor", "serve", "--workers", str(count),

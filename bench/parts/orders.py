@@ -1,7 +1,9 @@
 """What all parts share: orders in, answers out, an event loop, and channel options."""
 
 import asyncio
+import contextlib
 import json
+import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -27,6 +29,13 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 def tell(answer: Answer) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 async def obey(obey_one: Obey) -> None:

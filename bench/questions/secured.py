@@ -1,6 +1,5 @@
 """What do TLS and tokens, at the client and at the processor, cost a start and a step?"""
 
-import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
@@ -11,8 +10,7 @@ from pathlib import Path
 from bench.env import SESSION, Env
 from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
 from bench.peers import started
-from bench.questions.quiet import until_quiet
-from bench.questions.steps import turn
+from bench.questions.steps import run_for_a_turn
 from progressor.example.certificates import Authority
 
 _PROCESS_COUNT = 50
@@ -58,15 +56,8 @@ async def _start(way: _Way, pace: Pace, *, seconds: float = 0.0) -> Turn:
 
 
 async def _step(name: str, way: _Way, pace: Pace) -> Turn:
-    processor = way.env.processor(SESSION)
-    await processor.ask(halted=False)
-    order = {"what": "start", "plan": "s", "count": pace.count(_PROCESS_COUNT), **way.order}
-    await way.env.ask(order, SESSION)
-    await asyncio.sleep(pace.warm_up)
-    measured = await turn(name, SESSION, way.env, pace)
-    await processor.ask(halted=True)
-    await until_quiet(processor)
-    return measured
+    order = {"count": pace.count(_PROCESS_COUNT), **way.order}
+    return await run_for_a_turn(way.env, order, name, pace)
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,8 @@
 """How many steps a second do processes run by themselves, on timers of zero, one event each?"""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from bench.env import SESSION, UNARY, Env, Variant
 from bench.measurement import Measurement, Pace, Turn, summed_up
@@ -45,3 +47,15 @@ async def turn(name: str, variant: Variant, env: Env, pace: Pace) -> Turn:
         seconds=after["at"] - before["at"],
         times_ms=after["curve"],
     )
+
+
+async def run_for_a_turn(env: Env, order: Mapping[str, Any], name: str, pace: Pace) -> Turn:
+    """Start processes by an order, count their steps in one turn, and stop them."""
+    processor = env.processor(SESSION)
+    await processor.ask(halted=False)
+    await env.ask({"what": "start", "plan": "s", **order}, SESSION)
+    await asyncio.sleep(pace.warm_up)
+    measured = await turn(name, SESSION, env, pace)
+    await processor.ask(halted=True)
+    await until_quiet(processor)
+    return measured

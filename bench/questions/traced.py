@@ -1,12 +1,9 @@
 """What does tracing cost a step if nothing is traced, and if every hundredth process is?"""
 
-import asyncio
-
-from bench.env import SESSION, Env
+from bench.env import Env
 from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
 from bench.peers import Peer, started
-from bench.questions.quiet import until_quiet
-from bench.questions.steps import turn
+from bench.questions.steps import run_for_a_turn
 
 _PROCESS_COUNT = 200
 _EVERY = {"traced_off": 0, "traced_none": 0, "traced_1": 100}
@@ -39,15 +36,8 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
 
 
 async def _run(name: str, engine: Peer, env: Env, pace: Pace) -> Turn:
-    processor = env.processor(SESSION)
-    await processor.ask(halted=False)
     order = {
-        "what": "start", "plan": "s", "count": pace.count(_PROCESS_COUNT),
-        "targets": [engine.address], "traced_every": _EVERY[name],
+        "count": pace.count(_PROCESS_COUNT), "targets": [engine.address],
+        "traced_every": _EVERY[name],
     }  # fmt: skip
-    await env.ask(order, SESSION)
-    await asyncio.sleep(pace.warm_up)
-    measured = await turn(name, SESSION, env, pace)
-    await processor.ask(halted=True)
-    await until_quiet(processor)
-    return measured
+    return await run_for_a_turn(env, order, name, pace)

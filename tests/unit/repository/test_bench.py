@@ -1,14 +1,20 @@
 """The bench's own arithmetic; that each question works is what `make bench-smoke` shows."""
 
 import asyncio
+import importlib.util
+import json
 import pkgutil
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from bench import questions
 from bench.catalogue import QUESTIONS
-from bench.measurement import Turn, summed_up
+from bench.comparing import restate
+from bench.comparing.questions import Question, compared
+from bench.comparing.table import line_of
+from bench.measurement import Pace, Turn, summed_up
 from bench.parts import loads
 from bench.parts.percentiles import SHARES, curve
 from bench.soaking.samples import Sample, slope
@@ -52,6 +58,53 @@ def test_a_ratio_is_the_median_of_the_pairs() -> None:
     assert measured.ops_per_s == 300
     assert measured.spread == 1.0
     assert measured.facts["relay_ops_per_s"] == 200
+
+
+def test_each_answer_of_ours_is_compared_with_each_of_theirs_in_the_same_turn() -> None:
+    async def take(name: str, pace: Pace) -> Turn:
+        raise NotImplementedError
+
+    question = Question("starts", {"start": take, "session": take}, {"restate": take})
+    turns = {
+        "start": [make_turn(rate) for rate in (100, 400, 300)],
+        "session": [make_turn(rate) for rate in (200, 800, 600)],
+        "restate": [make_turn(rate) for rate in (100, 200, 600)],
+    }
+
+    found = compared(question, turns)
+
+    assert [(it.ours.name, it.theirs.name, it.ratio) for it in found] == [
+        ("start", "restate", 1.0), ("session", "restate", 2.0),
+    ]  # fmt: skip
+    line = json.loads(line_of(found[1], {"commit": "c"}))
+    assert (line["what"], line["ratio"], line["commit"]) == ("starts", 2.0, "c")
+    assert (line["progressor"]["ops_per_s"], line["restate"]["ops_per_s"]) == (600, 200)
+
+
+def test_without_restate_the_comparison_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    with pytest.raises(
+        restate.MissingError, match=r"not installed: restate-sdk, .*; `make setup-compare`"
+    ):
+        restate.check_packages()
+    with pytest.raises(restate.MissingError, match=r"restate-server not found.*make setup-compare"):
+        restate.find_server(None, home=tmp_path)
+    with pytest.raises(restate.MissingError, match=r"restate-server not found at .*elsewhere"):
+        restate.find_server(tmp_path / "elsewhere")
+
+
+def test_the_server_that_npm_installed_is_found_unless_another_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "node_modules/@restatedev/restate-server-linux-x64/bin/restate-server"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    other = tmp_path / "restate-server"
+    other.touch()
+
+    assert restate.find_server(None, home=tmp_path) == program
+    assert restate.find_server(other, home=tmp_path) == other
 
 
 async def test_an_open_loop_counts_a_stall_for_all_who_were_due(
