@@ -247,7 +247,7 @@ $(DONE)/bench: pyproject.toml $(USERS).txt
 setup-bench: $(DONE)/bench ## Add to .venv what the plots need
 
 .PHONY: bench
-bench: $(DONE)/bench ## Measure everything, with plots: 10 minutes on a quiet machine
+bench: $(DONE)/bench ## Measure all but what takes minutes, with plots: about 10 minutes
 	$(RUN) bench --out $(BENCH_OUT) $(ARGS)
 
 # Its standard output is JSON lines and nothing else, also where it has to be set up first.

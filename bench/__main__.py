@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import uvloop
 from rich.console import Console
 
 from bench import machine
-from bench.catalogue import FULL, QUESTIONS, QUICK, SMOKE, Question, asked, names_of
+from bench.catalogue import FULL, ON_DEMAND, QUESTIONS, QUICK, SMOKE, Question, asked, names_of
 from bench.env import Env
 from bench.measurement import Pace
 from bench.report import doubts, line_of, table_of
@@ -32,7 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="the eleven most important questions, in under 50 s")
     add("--smoke", action="store_true", help="every question for a moment, to check that it works")
     questions = ", ".join(question.name for question in QUESTIONS)
-    add("--only", nargs="+", default=[], metavar="NAME", help=f"answers, or all of {questions}")
+    add(
+        "--only", nargs="+", default=[], metavar="NAME",
+        help=f"answers, or all of {questions}; only so: {', '.join(sorted(ON_DEMAND))}",
+    )  # fmt: skip
     add("--seconds", type=float, help="seconds per turn")
     add("--turns", type=int, help="number of turns; the median is reported")
     add("--scale", type=float, help="share of processes, timers, calls, to 1")
@@ -82,8 +86,7 @@ class _Run:
 
     async def ask(self, question: Question, env: Env) -> None:
         """Run a question; an error is reported, and the next questions still run."""
-        load = os.getloadavg()[0]
-        self.people.print(f"{question.name} ...")
+        load, begun = os.getloadavg()[0], time.monotonic()
         around = {
             "load_before": round(load, 2),
             "commit": machine.commit(),
@@ -99,6 +102,8 @@ class _Run:
             self.people.print(traceback.format_exc(), markup=False)
             self.wrong.append(f"{question.name} failed")
             return
+        finally:
+            self.people.print(f"{question.name}: {time.monotonic() - begun:.0f} s")
         for measurement in measured:
             if self.pace.wants(measurement.name):
                 self.wrong += doubts(measurement)

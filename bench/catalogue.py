@@ -73,7 +73,13 @@ QUICK_NAMES = frozenset({
     "steps", "timers", "get", "latency",
 })  # fmt: skip
 
-FULL = Pace()
+ON_DEMAND = frozenset({
+    *neighbours.NAMES, *schedules.NAMES, "gates_100k", "fan_out_own", "job_of_100",
+    "job_of_1000", *operate.NAMES, *bulk.NAMES, *console.NAMES,
+})  # fmt: skip
+"""What a full run leaves out unless it is named: a million processes, or minutes of set-up."""
+
+FULL = Pace(names=frozenset(name for question in QUESTIONS for name in question.names) - ON_DEMAND)
 QUICK = Pace(seconds=0.6, warm_up=0.3, long_turns=1, names=QUICK_NAMES)
 SMOKE = Pace(seconds=0.4, warm_up=0.1, turns=1, long_turns=1, scale=0.01)
 

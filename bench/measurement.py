@@ -17,8 +17,8 @@ class Pace:
     answers; empty for all.
     """
 
-    seconds: float = 3.5
-    warm_up: float = 1.5
+    seconds: float = 1.5
+    warm_up: float = 0.7
     turns: int = 3
     long_turns: int = 3
     scale: float = 1.0

@@ -15,7 +15,7 @@ from opentelemetry import trace
 
 from bench.parts import orders, plans
 from bench.parts.loads import Ask, Ids, closed_loop, open_loop
-from progressor.sdk import Client
+from progressor.sdk import Client, Constraints
 from progressor.v1 import gate_service_pb2, job_service_pb2, types_pb2
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.gate_service_pb2_grpc import GateServiceStub
@@ -112,20 +112,6 @@ class Unary:
                 namespace=self._order.namespace,
                 process_id=process_id,
                 args=self._order.args(number),
-            ),
-            timeout=orders.SECONDS_MAX,
-        )
-
-    async def gated(self, number: int, process_id: str) -> None:
-        """Start a process whose first step needs a gate, without waiting for it."""
-        gate = types_pb2.GateUse(gate=f"{self._order.prefix}-{number % self._order.gates}")
-        await self._stub.Start(
-            pb.StartRequest(
-                namespace=self._order.namespace,
-                process_id=process_id,
-                args=self._order.args(number),
-                accept_only=True,
-                constraints=types_pb2.Constraints(gates=[gate]),
             ),
             timeout=orders.SECONDS_MAX,
         )
@@ -231,6 +217,14 @@ class InSession:
                 process_id, self._order.args(number), namespace=self._order.namespace
             )
 
+    async def gated(self, number: int, process_id: str) -> None:
+        """Start a process whose first step needs a gate, without waiting for it."""
+        gate = f"{self._order.prefix}-{number % self._order.gates}"
+        await self._client.start(
+            process_id, self._order.args(number), namespace=self._order.namespace,
+            accept_only=True, constraints=Constraints(gates=[gate]),
+        )  # fmt: skip
+
     async def call(self, _number: int, process_id: str) -> None:
         await self._client.call(process_id, self._args, namespace=self._order.namespace)
 
@@ -252,7 +246,6 @@ def _traced(number: int) -> Iterator[None]:
 
 UNARY: Mapping[str, Callable[[Unary], Ask]] = MappingProxyType({
     "start": lambda unary: unary.start,
-    "gated": lambda unary: unary.gated,
     "gate": lambda unary: unary.gate,
     "submit": lambda unary: unary.submit,
     "call": lambda unary: unary.call,
@@ -265,6 +258,7 @@ UNARY: Mapping[str, Callable[[Unary], Ask]] = MappingProxyType({
 })  # fmt: skip
 IN_SESSION: Mapping[str, Callable[[InSession], Ask]] = MappingProxyType({
     "start": lambda session: session.start,
+    "gated": lambda session: session.gated,
     "call": lambda session: session.call,
     "notify": lambda session: session.notify,
     "get": lambda session: session.get,

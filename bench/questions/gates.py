@@ -1,6 +1,6 @@
 """What does a task with a gate cost, by the number of tasks that wait at a thousand gates?"""
 
-from bench.env import STREAM, Env
+from bench.env import SESSION, STREAM, Env
 from bench.measurement import Measurement, Pace, Turn, summed_up
 from bench.questions.quiet import until_quiet, until_reached
 
@@ -36,7 +36,7 @@ async def _turn(env: Env, name: str, *, gates: int, waiting: int, count: int) ->
     processor, prefix = env.processor(STREAM), env.prefix()
     order = {"prefix": prefix, "gates": gates, "plan": "g"}
     await env.ask({**order, "what": "gate", "count": gates, "number": 0}, STREAM)
-    await env.ask({**order, "what": "gated", "count": waiting}, STREAM)
+    await env.ask({**order, "what": "gated", "count": waiting}, SESSION)
     await env.ask({**order, "what": "gate", "count": gates, "number": 1}, STREAM)
     await processor.ask(forget=True)
     async with env.measured(name) as stretch:

@@ -4,7 +4,7 @@ from bench.env import STREAM, Env
 from bench.measurement import Measurement, Pace, summed_up
 from bench.questions.rounds import processes
 
-_CALL_COUNT = 8000
+_CALL_COUNT = 2000
 _PAIRS_AT_ONCE = 8
 _HELD_SECONDS = 0.02
 NAMES = ("handover",)

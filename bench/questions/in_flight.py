@@ -38,7 +38,7 @@ async def _measure(name: str, variant: Variant, count: int, env: Env) -> Measure
             processor=processor.address, workers=_WORKER_COUNT_MAX,
         )  # fmt: skip
         order = {"prefix": env.prefix(), "namespace": namespace, "targets": [engine.address]}
-        await env.ask({**order, "what": "start", "count": count}, variant)
+        await env.ask({**order, "what": "start", "count": count}, SESSION)
         idle, _ = memory_mb(engine.pid)
         held = {**order, "what": "call", "plan": "w", "count": count, "callers": count}
         async with env.measured(name) as stretch, asyncio.TaskGroup() as group:

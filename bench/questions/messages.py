@@ -8,17 +8,18 @@ from bench.questions.quiet import until_quiet, until_reached
 from bench.questions.rounds import processes
 
 _PROCESS_COUNT = 1000
-_MESSAGE_COUNT = 10_000
+_MESSAGE_COUNT = 4_000
+_WARM_UP_SHARE = 0.1
 _PER_STEP = {"messages_1": 1, "messages_100": 100}
 _NOTIFIES = "messages_0"  # The same steps of receivers, without messages.
 NAMES = (_NOTIFIES, *_PER_STEP)
 
 
 async def ask(env: Env, pace: Pace) -> list[Measurement]:
-    """Let notifies by session make steps that send messages, 10,000 in all.
+    """Let notifies by session make steps that send messages, 4,000 in all.
 
     Until the last message is applied; the steps that send are part of the time and of the cost.
-    `ratio_to_notify` compares with 10,000 notifies by session that send nothing.
+    `ratio_to_notify` compares with as many notifies by session that send nothing.
     """
     senders = pace.count(_PROCESS_COUNT, least=64)
     prefix = await processes(env, SESSION, senders + max(_PER_STEP.values()))
@@ -26,8 +27,9 @@ async def ask(env: Env, pace: Pace) -> list[Measurement]:
     ways = {_NOTIFIES: 0, **_PER_STEP}
     turns: dict[str, list[Turn]] = {name: [] for name in ways}
     for number in range(pace.turns + 1):
+        messages = _MESSAGE_COUNT if number else round(_WARM_UP_SHARE * _MESSAGE_COUNT)
         for name, per_step in ways.items():
-            count = pace.count(_MESSAGE_COUNT // max(per_step, 1), least=1 if per_step else 100)
+            count = pace.count(messages // max(per_step, 1), least=1 if per_step else 100)
             turn = await _turn(name, {**order, "count": count}, per_step, env)
             if number:  # The first warms up.
                 turns[name].append(turn)

@@ -3,11 +3,11 @@
 import itertools
 import statistics
 
-from bench.env import STREAM, Env
+from bench.env import SESSION, STREAM, Env
 from bench.measurement import Measurement, Pace, Turn, summed_up
 from bench.questions.quiet import until_reached
 
-_TASK_COUNT = 1000
+_TASK_COUNT = 500
 NAMES = ("mutex",)
 
 
@@ -55,7 +55,7 @@ async def _turn(env: Env, prefix: str, count: int) -> Turn:
     await env.ask({**order, "what": "gate", "count": 1, "number": 1}, STREAM)
     async with env.measured("mutex") as stretch:
         begun = await processor.ask()
-        await env.ask({**order, "what": "gated", "count": count}, STREAM)
+        await env.ask({**order, "what": "gated", "count": count}, SESSION)
         await until_reached(processor, "count", count - 1)
         ended = await processor.ask()
     seconds = ended["at"] - begun["at"]

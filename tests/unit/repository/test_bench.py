@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import questions
-from bench.catalogue import QUESTIONS
+from bench.catalogue import FULL, ON_DEMAND, QUESTIONS, SMOKE
 from bench.comparing import restate
 from bench.comparing.questions import Question, compared
 from bench.comparing.table import line_of
@@ -39,6 +39,14 @@ def test_no_two_questions_answer_under_one_name() -> None:
     names = [name for question in QUESTIONS for name in question.names]
 
     assert len(names) == len(set(names))
+
+
+def test_a_full_run_leaves_out_what_takes_long_and_a_smoke_run_nothing() -> None:
+    names = {name for question in QUESTIONS for name in question.names}
+
+    assert names >= ON_DEMAND
+    assert {name for name in names if not FULL.wants(name)} == ON_DEMAND
+    assert all(map(SMOKE.wants, names))
 
 
 def test_a_curve_has_the_time_of_each_share() -> None:
