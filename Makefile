@@ -190,6 +190,13 @@ PLANS = $(wildcard tests/storage/*/test*plans*.py tests/storage/*/*/test*plans*.
 test-plans: $(DONE)/dev ## What statements read on another PostgreSQL: POSTGRES=directory of its binaries
 	PROGRESSOR_TEST_BINARIES=$(POSTGRES) $(RUN) pytest $(PLANS) -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
 
+PARTITIONS ?= 8
+
+.PHONY: test-partitions
+test-partitions: $(DONE)/dev ## Storage and its models on tables in PARTITIONS partitions
+	PROGRESSOR_TEST_PARTITIONS=$(PARTITIONS) HYPOTHESIS_PROFILE=quick $(RUN) pytest \
+	  tests/storage tests/model -m "not slow" -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
+
 .PHONY: test-system
 test-system: $(DONE)/dev ## Over gRPC, and against the model
 	$(RUN) pytest tests/system tests/model $(ARGS)

@@ -3,6 +3,9 @@
 Both releases' functions stand in one database and are called in alternating turns with the same
 items, on a connection each. What counts is the time that PostgreSQL's backend was on a CPU, so that
 the ratio holds on a machine that others share.
+
+With --partitions N it compares plain tables with partitioned ones: a database of OLD without any,
+and one of this checkout in N partitions by slot.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 from rich.console import Console
 from rich.table import Table
 
@@ -70,29 +74,34 @@ class _Release:
                 await functions.settle(connection, raw_writes.settlements(keys, called))
 
 
-def _migrate(checkout: Path, dsn: str) -> None:
+def _migrate(checkout: Path, dsn: str, *options: str) -> None:
     python = checkout / ".venv/bin/python"
     subprocess.run(
-        [python, "-m", "progressor", "migrate", "--dsn", dsn],
+        [python, "-m", "progressor", "migrate", "--dsn", dsn, *options],
         cwd=checkout,
         check=True,
         stdout=subprocess.DEVNULL,
     )
 
 
-async def _compare(dsn: str, *, batch: int, items: int, turns: int) -> Iterator[tuple[str, ...]]:
+async def _compare(
+    dsns: tuple[str, str], *, batch: int, items: int, turns: int
+) -> Iterator[tuple[str, ...]]:
     """Yield a row for each kind: microseconds per item of old and new, and old / new."""
     connect = psycopg.AsyncConnection.connect
     async with (
-        await connect(dsn, autocommit=True) as old,
-        await connect(dsn, autocommit=True) as new,
+        await connect(dsns[0], autocommit=True) as old,
+        await connect(dsns[1], autocommit=True) as new,
     ):
-        schemas = [name for (name,) in await (await old.execute(_SCHEMAS)).fetchall()]
-        if len(schemas) < 2:
+        first, last = [
+            [name for (name,) in await (await each.execute(_SCHEMAS)).fetchall()]
+            for each in (old, new)
+        ]
+        if dsns[0] == dsns[1] and len(first) < 2:
             sys.exit("both checkouts have the same functions: there is nothing to compare")
         releases = [
             _Release(await Functions.found(each, schema), each, {kind: [] for kind in _KINDS})
-            for each, schema in ((old, schemas[0]), (new, schemas[-1]))
+            for each, schema in ((old, first[0]), (new, last[-1]))
         ]
         numbers = itertools.count()
         for turn in range(turns + 1):
@@ -130,25 +139,33 @@ def _main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 5, 50], metavar="ITEMS")
     parser.add_argument("--items", type=int, default=1000, help="items of each kind in a turn")
     parser.add_argument("--turns", type=int, default=20, help="turns of each release")
+    parser.add_argument("--partitions", metavar="N", help="of the tables of this checkout alone")
     arguments = parser.parse_args()
     table = Table(*("batch", "kind", "old µs", "new µs", "old / new", "quartiles"))
     with (
         tempfile.TemporaryDirectory(prefix="progressor-bench-", dir="/var/tmp") as directory,
         EmbeddedPostgres(data_directory=Path(directory) / "data", durable=False) as postgres,
     ):
-        dsn = postgres.conninfo
-        for checkout in (arguments.old.resolve(), _ROOT):
-            _migrate(checkout, dsn)
-        with psycopg.connect(dsn) as connection:
-            connection.execute(
-                "INSERT INTO progressor.namespaces"
-                " (name, revision, config, created_at, updated_at)"
-                " VALUES (%s, 1, '{}', now(), now())",
-                (_NAMESPACE,),
-            )
+        dsns = (postgres.conninfo, postgres.conninfo)
+        options = []
+        if arguments.partitions is not None:
+            dsns = (postgres.conninfo, make_conninfo(postgres.conninfo, dbname="partitioned"))
+            options = ["--partitions", arguments.partitions]
+            with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
+                connection.execute("CREATE DATABASE partitioned TEMPLATE template0")
+        _migrate(arguments.old.resolve(), dsns[0])
+        _migrate(_ROOT, dsns[1], *options)
+        for dsn in set(dsns):
+            with psycopg.connect(dsn) as connection:
+                connection.execute(
+                    "INSERT INTO progressor.namespaces"
+                    " (name, revision, config, created_at, updated_at)"
+                    " VALUES (%s, 1, '{}', now(), now())",
+                    (_NAMESPACE,),
+                )
         for batch in arguments.batches:
             rows = asyncio.run(
-                _compare(dsn, batch=batch, items=arguments.items, turns=arguments.turns)
+                _compare(dsns, batch=batch, items=arguments.items, turns=arguments.turns)
             )
             for row in rows:
                 table.add_row(*row)

@@ -17,6 +17,9 @@ os.environ["PROGRESSOR_CONTEXTS"] = "/nonexistent/contexts.toml"
 
 TEMPLATE = "progressor_template"
 
+PARTITIONS = int(os.environ.get("PROGRESSOR_TEST_PARTITIONS", "0"))
+"""Of the tables in the databases of tests; 0: they are not partitioned."""
+
 # What everybody runs asks the same each time, so that what it finds belongs to a change. The others
 # look for new failures; each one that they find becomes a case of its own.
 for name, examples in (("quick", 20), ("dev", 50), ("ci", 200), ("nightly", 20_000)):
@@ -72,7 +75,7 @@ def durable_cluster() -> Iterator[Cluster]:
 
 
 def _prepare(conninfo: str) -> None:
-    migrate(conninfo)
+    migrate(conninfo, partition_count=PARTITIONS or None)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ BEGIN
             AS i (slot, namespace, process_id, task_id, expires_after)
     ),
     due AS (
-        SELECT DISTINCT ON (i.slot, i.namespace, i.process_id) s.row_id, i.expires_after
+        SELECT DISTINCT ON (i.slot, i.namespace, i.process_id) i.slot, s.row_id, i.expires_after
         FROM item i
         CROSS JOIN LATERAL (
             SELECT s.ctid AS row_id, s.task_type, s.attempt
@@ -47,7 +47,7 @@ BEGIN
     taken AS (
         DELETE FROM schedule s
         USING due d
-        WHERE s.ctid = d.row_id
+        WHERE s.ctid = d.row_id AND s.slot BETWEEN d.slot AND d.slot
         RETURNING s.slot, s.namespace, s.process_id, s.task_id, s.task_type, s.attempt + 1 AS attempt,
             s.due_at, s.replica_id AS set_by, d.expires_after, nextval('lease_tokens') AS token
     ),

@@ -26,7 +26,8 @@ BEGIN
         CROSS JOIN LATERAL find_process(h.slot, h.namespace, h.process_id) p
     ),
     unfinished AS MATERIALIZED (
-        SELECT h.detail, t.task_row, w.replica_id, w.token, w.task_id IS NOT DISTINCT FROM h.broken_by AS retries
+        SELECT h.slot, h.detail, t.task_row, w.replica_id, w.token,
+            w.task_id IS NOT DISTINCT FROM h.broken_by AS retries
         FROM wanted h
         CROSS JOIN LATERAL (
             SELECT s.task_id, NULL::bigint AS replica_id, NULL::bigint AS token
@@ -68,7 +69,7 @@ BEGIN
             error_rejected = false,
             idempotency_key = CASE WHEN t.attempt_count > 0 OR u.retries THEN t.idempotency_key END
         FROM unfinished u
-        WHERE t.ctid = u.task_row
+        WHERE t.ctid = u.task_row AND t.slot BETWEEN u.slot AND u.slot
         -- A caller whose own replica carries the task is noted nowhere else than in that replica.
         RETURNING t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
             array_remove(array_append(t.reply_to, u.replica_id), NULL) AS reply_to, u.replica_id,

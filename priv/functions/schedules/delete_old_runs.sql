@@ -105,12 +105,12 @@ BEGIN
             UPDATE schedule_runs f
             SET state = e.state, ended_at = v_now
             FROM ended e
-            WHERE f.ctid = e.row_id
+            WHERE f.ctid = e.row_id AND f.slot BETWEEN p_slot AND p_slot
         ),
         gone AS (
             DELETE FROM schedule_runs f
             USING old o
-            WHERE f.ctid = o.row_id
+            WHERE f.ctid = o.row_id AND f.slot BETWEEN p_slot AND p_slot
             RETURNING f.instant, f.task_id
         )
         SELECT l.count, l.last, g.count AS gone, g.first_started, g.last_started

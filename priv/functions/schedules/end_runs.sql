@@ -15,7 +15,7 @@ SET lock_timeout = '2s'
 AS $$
 BEGIN
     WITH looked AS MATERIALIZED (
-        SELECT r.row_id,
+        SELECT i.slot, r.row_id,
             read_run_state(r.process_slot, i.namespace, r.process_id, r.task_type, r.task_id) AS state
         FROM (
             SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
@@ -38,6 +38,6 @@ BEGIN
     UPDATE schedule_runs f
     SET state = e.state, ended_at = p_now
     FROM ended e
-    WHERE f.ctid = e.row_id;
+    WHERE f.ctid = e.row_id AND f.slot BETWEEN e.slot AND e.slot;
 END;
 $$;

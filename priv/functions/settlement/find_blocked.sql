@@ -19,11 +19,18 @@ BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 DECLARE
+    v_name     text;  -- of the table, also where the row is in a partition of it
     v_table    regclass := to_regclass(quote_ident(p_row[1]));
     v_is_found boolean;
 BEGIN
     -- Only the locks are written to the WAL, so the commit need not wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);
+
+    v_name := coalesce((
+        SELECT c.relname
+        FROM pg_inherits h
+        JOIN pg_class c ON c.oid = h.inhparent
+        WHERE h.inhrelid = v_table), p_row[1]);
 
     -- A session that waits for an insertion of the same key gets the index in its error.
     IF 3 = (
@@ -49,14 +56,14 @@ BEGIN
                     )
                 )',
             v_table
-        ) USING p_slot, p_namespace, p_process_id, p_row[1], p_row[2];
+        ) USING p_slot, p_namespace, p_process_id, v_name, p_row[2];
         v_is_found := FOUND;
         -- Others of the batch may wait for rows of the same table. Of tasks and events there may be too
         -- many to look at; of tasks those are changed that run, or come next.
-        IF p_row[1] IN ('running', 'schedule', 'gated', 'gate_holders') THEN
+        IF v_name IN ('running', 'schedule', 'gated', 'gate_holders') THEN
             RETURN QUERY EXECUTE format(
                 'WITH free AS MATERIALIZED (
-                    SELECT t.ctid AS place
+                    SELECT t.tableoid, t.ctid
                     FROM %1$s t
                     JOIN unnest($1, $2, $3) AS i (slot, namespace, process_id)
                         USING (slot, namespace, process_id)
@@ -65,11 +72,11 @@ BEGIN
                 SELECT DISTINCT i.item::integer, concat_ws('' '', $4, slot, namespace, process_id)
                 FROM unnest($1, $2, $3) WITH ORDINALITY AS i (slot, namespace, process_id, item)
                 JOIN %1$s t USING (slot, namespace, process_id)
-                WHERE t.ctid NOT IN (SELECT f.place FROM free f)',
-                v_table
-            ) USING p_slot, p_namespace, p_process_id, p_row[1];
+                WHERE (t.tableoid, t.ctid) NOT IN (SELECT * FROM free)',
+                v_name
+            ) USING p_slot, p_namespace, p_process_id, v_name;
             v_is_found := v_is_found OR FOUND;
-        ELSIF p_row[1] = 'tasks' THEN
+        ELSIF v_name = 'tasks' THEN
             RETURN QUERY
             WITH near AS MATERIALIZED (
                 SELECT i.*, n.task_id
@@ -90,7 +97,7 @@ BEGIN
                 ) n
             ),
             free AS MATERIALIZED (
-                SELECT t.ctid AS place
+                SELECT t.tableoid, t.ctid
                 FROM near n
                 JOIN tasks t USING (slot, namespace, process_id, task_id)
                 FOR NO KEY UPDATE OF t SKIP LOCKED
@@ -99,7 +106,7 @@ BEGIN
                 concat_ws(' ', 'tasks', n.slot, n.namespace, n.process_id)
             FROM near n
             JOIN tasks t USING (slot, namespace, process_id, task_id)
-            WHERE t.ctid NOT IN (SELECT f.place FROM free f);
+            WHERE (t.tableoid, t.ctid) NOT IN (SELECT * FROM free);
             v_is_found := v_is_found OR FOUND;
         END IF;
         IF v_is_found THEN

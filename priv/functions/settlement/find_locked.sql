@@ -1,6 +1,6 @@
 -- Finds which of the given processes are locked by another transaction, or, with p_with_leaders, have a locked
 -- leader: their settlement would have to wait for it. Does not wait for locks.
--- Locks: the others, in key order, with SKIP LOCKED, until it has answered.
+-- Locks: the others, with SKIP LOCKED, until it has answered.
 -- Returns: the items, from 1, in any order; a process that does not exist is not locked.
 CREATE FUNCTION find_locked(
     p_with_leaders boolean,
@@ -18,14 +18,14 @@ BEGIN
 
     RETURN QUERY
     WITH needed AS MATERIALIZED (
-        SELECT i.item::integer, f.process_row
+        SELECT i.item::integer, f.*
         FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
             AS i (slot, namespace, process_id, item)
         CROSS JOIN LATERAL find_process(i.slot, i.namespace, i.process_id) p
         CROSS JOIN LATERAL (
-            SELECT p.process_row
+            SELECT p.slot, p.namespace, p.process_id
             UNION ALL
-            SELECT l.ctid
+            SELECT l.slot, l.namespace, l.process_id
             FROM processes l
             WHERE p_with_leaders
                 AND (l.slot, l.namespace, l.process_id)
@@ -33,14 +33,17 @@ BEGIN
         ) f
     ),
     free AS MATERIALIZED (
-        SELECT p.ctid AS process_row
-        FROM processes p
-        WHERE p.ctid = ANY (ARRAY(SELECT n.process_row FROM needed n))
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p SKIP LOCKED
+        SELECT p.slot, p.namespace, p.process_id
+        FROM needed n
+        CROSS JOIN LATERAL (
+            SELECT p.slot, p.namespace, p.process_id
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (n.slot, n.namespace, n.process_id)
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) p
     )
     SELECT DISTINCT n.item
     FROM needed n
-    WHERE n.process_row NOT IN (SELECT f.process_row FROM free f);
+    WHERE (n.slot, n.namespace, n.process_id) NOT IN (SELECT * FROM free);
 END;
 $$;

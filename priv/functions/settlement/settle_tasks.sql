@@ -19,6 +19,7 @@
 --
 -- The first statement locks, the second decides (a `settling` per item), the others write what is needed, by ctid,
 -- which only the holder of the lock can change: a join by key would read a table whole that statistics call empty.
+-- The slot beside it names the partition; as a range, which no plan can begin with.
 -- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same worker. timer_*:
 -- what the process now waits for with nothing running, a timer or its own retry. cancelled: [[task_id, task_type,
@@ -92,6 +93,7 @@ DECLARE
     v_steps       settling[];
     v_has_waiting boolean;
     v_released    tid[];      -- leases after which the worker does not continue
+    v_slots       smallint[]; -- of these
     v_count       bigint;
     v_cancelled   jsonb;
     v_special     integer[];  -- items that need one of the next ones, or may
@@ -310,10 +312,11 @@ BEGIN
         )::settling),
         bool_or(d.call_id IS NOT NULL OR d.timer_id IS NOT NULL OR d.recovers),
         array_agg(d.running_row) FILTER (WHERE d.next_id IS NULL),
+        array_agg(d.slot) FILTER (WHERE d.next_id IS NULL),
         bool_or(d.has_memos AND d.outcome <> 'retry'),
         array_agg((d.namespace, d.status, d.new_status)::status_change)
             FILTER (WHERE d.new_status <> d.status)
-    INTO v_steps, v_has_waiting, v_released, v_forgets, v_moves
+    INTO v_steps, v_has_waiting, v_released, v_slots, v_forgets, v_moves
     FROM (
         -- What the worker goes on with: the oldest call queued, or else a timer that is due.
         SELECT q.*,
@@ -438,7 +441,9 @@ BEGIN
     END IF;
 
     IF v_released IS NOT NULL THEN
-        DELETE FROM running r WHERE r.ctid = ANY (v_released);
+        DELETE FROM running r
+        USING (SELECT unnest(v_released) AS running_row, unnest(v_slots) AS slot) s
+        WHERE r.ctid = s.running_row AND r.slot BETWEEN s.slot AND s.slot;
     END IF;
 
     IF cardinality(v_released) IS DISTINCT FROM cardinality(v_steps) THEN
@@ -462,7 +467,7 @@ BEGIN
                 = (n.slot, n.namespace, n.process_id, n.next_id)
             OFFSET 0
         ) t
-        WHERE r.ctid = n.running_row;
+        WHERE r.ctid = n.running_row AND r.slot BETWEEN n.slot AND n.slot;
     END IF;
 
     UPDATE processes p
@@ -486,7 +491,7 @@ BEGIN
         result = CASE WHEN s.outcome = 'complete' THEN p_result[s.item] ELSE p.result END,
         finished_at = CASE WHEN s.outcome = 'complete' THEN v_now END
     FROM unnest(v_steps) AS s
-    WHERE p.ctid = s.process_row
+    WHERE p.ctid = s.process_row AND p.slot BETWEEN s.slot AND s.slot
         AND (s.outcome IN ('finish', 'complete') OR s.cancels = 'PROCESS_IS_RUNNING');
 
     IF v_moves IS NOT NULL THEN
@@ -530,7 +535,7 @@ BEGIN
             = (s.slot, s.namespace, s.process_id, s.next_id)
         OFFSET 0
     ) n ON true
-    WHERE t.ctid = s.task_row
+    WHERE t.ctid = s.task_row AND t.slot BETWEEN s.slot AND s.slot
     RETURNING s.item, v_now, s.new_status, s.status_changed_at,
         s.last_event_id + s.event_count,
         CASE WHEN s.outcome <> 'retry' THEN t.reply_to END,
@@ -557,7 +562,8 @@ BEGIN
                 failure_id = make_failure_id(s.namespace, p_error_reason[s.item], p_failure[s.item]),
                 failure_reason = coalesce(p_error_reason[s.item], '')
             FROM unnest(v_steps) AS s
-            WHERE p.ctid = s.process_row AND s.outcome = 'break';
+            WHERE p.ctid = s.process_row AND p.slot BETWEEN s.slot AND s.slot
+                AND s.outcome = 'break';
 
             IF p_failure IS NOT NULL THEN
                 PERFORM note_failures(

@@ -62,7 +62,7 @@ BEGIN
 
     IF v_cancels THEN
         WITH vain AS MATERIALIZED (
-            SELECT s.item, w.cancels, s.task_id AS by_task_id, w.waiting_row, t.task_row
+            SELECT s.item, s.slot, w.cancels, s.task_id AS by_task_id, w.waiting_row, t.task_row
             FROM unnest(p_steps) AS s
             CROSS JOIN LATERAL (
                 SELECT w.ctid AS waiting_row, w.slot, w.namespace, w.process_id, w.task_id,
@@ -87,7 +87,7 @@ BEGIN
         dropped AS (
             DELETE FROM schedule s
             USING vain v
-            WHERE s.ctid = v.waiting_row
+            WHERE s.ctid = v.waiting_row AND s.slot BETWEEN v.slot AND v.slot
         ),
         cancelled AS (
             UPDATE tasks t
@@ -104,7 +104,7 @@ BEGIN
                         'failure_reason', p_reason[v.item]) END,
                 idempotency_key = CASE WHEN t.attempt_count > 0 THEN t.idempotency_key END
             FROM vain v
-            WHERE t.ctid = v.task_row
+            WHERE t.ctid = v.task_row AND t.slot BETWEEN v.slot AND v.slot
             RETURNING v.item, t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.reply_to,
                 t.has_memos
         ),
@@ -130,7 +130,8 @@ BEGIN
         WITH taken AS (
             DELETE FROM schedule s
             USING unnest(p_steps) AS n
-            WHERE s.ctid = n.waiting_row AND n.next_id IS NOT NULL
+            WHERE s.ctid = n.waiting_row AND s.slot BETWEEN n.slot AND n.slot
+                AND n.next_id IS NOT NULL
             RETURNING s.slot, s.namespace, s.process_id, s.task_id, s.attempt, n.next_token
         )
         UPDATE tasks t
@@ -149,7 +150,7 @@ BEGIN
                 = (n.slot, n.namespace, n.process_id, n.task_id)
             OFFSET 0
         ) b
-        WHERE t.ctid = b.task_row;
+        WHERE t.ctid = b.task_row AND t.slot BETWEEN n.slot AND n.slot;
     END IF;
 
     IF v_brings_on THEN
@@ -157,7 +158,8 @@ BEGIN
         SET status = 'waiting',
             due_at = CASE WHEN n.call_id IS NULL THEN s.due_at ELSE p_now END
         FROM unnest(p_steps) AS n
-        WHERE s.ctid = n.waiting_row AND n.next_id IS NULL;
+        WHERE s.ctid = n.waiting_row AND s.slot BETWEEN n.slot AND n.slot
+            AND n.next_id IS NULL;
     END IF;
 
     RETURN v_cancelled;

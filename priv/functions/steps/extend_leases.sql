@@ -40,10 +40,10 @@ BEGIN
         v_now + make_interval(secs => p_by[l.item]),
         r.leased_at + make_interval(secs => p_longest[l.item])))
     FROM (
-        SELECT i.item::integer AS item, r.running_row
+        SELECT i.item::integer AS item, r.*
         FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
         CROSS JOIN LATERAL (
-            SELECT r.ctid AS running_row
+            SELECT r.slot, r.ctid AS running_row
             FROM running r
             WHERE (r.slot, r.namespace, r.process_id)
                     = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
@@ -51,7 +51,7 @@ BEGIN
             OFFSET 0
         ) r
     ) l
-    WHERE r.ctid = l.running_row
+    WHERE r.ctid = l.running_row AND r.slot BETWEEN l.slot AND l.slot
     RETURNING l.item, extract(epoch FROM r.expires_at - v_now)::double precision - p_grace;
 END;
 $$;

@@ -89,7 +89,8 @@ BEGIN
         UPDATE running r
         SET has_memos = true
         FROM judged j
-        WHERE r.ctid = j.running_row AND j.verdict = 'stored' AND j.has_memos IS NULL
+        WHERE r.ctid = j.running_row AND r.slot BETWEEN j.slot AND j.slot
+            AND j.verdict = 'stored' AND j.has_memos IS NULL
     ),
     records AS (
         UPDATE tasks t

@@ -4,18 +4,28 @@ import time
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from progressor import errors
 from progressor.cli.input.options import Json, Settings, option
 from progressor.cli.output import note, show
 from progressor.settings.addresses import redact_dsn
 from progressor.storage.postgres import migrations
+from progressor.storage.postgres.schema import partitions
 
 _NOTE_SECONDS = 10.0
 
 
 def migrate(
     *,
+    partition_count: Annotated[
+        int | None,
+        Parameter(
+            name="--partitions",
+            help="partition the tables of a new database by slot, into so many: 2 to 64",
+            validator=Number(gte=partitions.PARTITIONS_MIN, lte=partitions.PARTITIONS_MAX),
+        ),
+    ] = None,
     print_grants: Annotated[
         str | None,
         option(
@@ -41,7 +51,9 @@ def migrate(
         show({"database": redact_dsn(dsn), "grants": grants}, *grants, as_json=json)
         return
     wait = _Notes(as_json=json)
-    applied = migrations.migrate_configured(database, dsn, wait=wait)
+    applied = migrations.migrate_configured(
+        database, dsn, wait=wait, partition_count=partition_count
+    )
     words = [f"applied {name}" for name in applied] or ["nothing to apply"]
     show({"database": redact_dsn(dsn), "applied": applied}, *words, as_json=json)
 

@@ -30,6 +30,7 @@ SET search_path FROM CURRENT
 _BY_INDEX = """\
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET random_page_cost = 0.1
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
@@ -43,6 +44,7 @@ _BY_ITEM = f"{_BY_INDEX}SET enable_memoize = off\n"
 _BY_KEY = """\
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET random_page_cost = 0.1
 SET jit = off
 """
 """What ``BY KEY`` stands for: the same for a function that joins nothing large."""

@@ -28,7 +28,7 @@ from progressor.settings.sections import Database
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import translated
-from progressor.storage.postgres.schema import deployment, outside, rights
+from progressor.storage.postgres.schema import deployment, outside, partitions, rights
 from progressor.storage.postgres.schema.lock_waits import (
     WAIT_SECONDS_MAX,
     Connection,
@@ -83,11 +83,17 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(found.values())
 
 
-def migrate(dsn: str, *, wait: Wait = sleep) -> list[str]:
+def migrate(dsn: str, *, wait: Wait = sleep, partition_count: int | None = None) -> list[str]:
     """Apply what is missing, and deploy this release's functions. Blocks.
 
     Safe to repeat, and to run from several places at once. It calls `wait` while it waits for
     others, and ends with what that raises.
+
+    Args:
+        dsn: How to connect.
+        wait: Sleeps, and may tell why.
+        partition_count: In how many partitions the tables of a new database are; None: in none, or
+            in those that they have.
 
     Returns:
         The names of the migrations applied now, oldest first.
@@ -104,21 +110,26 @@ def migrate(dsn: str, *, wait: Wait = sleep) -> list[str]:
         missing = _missing(connection)
         before = [each.name for each in missing if not each.is_post]
         is_ready = not before and _has_functions(connection, functions)
-        if is_ready and not (missing and rights.may_change(connection)):
+        if partition_count is None and is_ready and not (missing and rights.may_change(connection)):
             return []
         why = f"{before[0]} is missing" if before else "the functions of this release are missing"
+        if is_ready and partition_count is not None:
+            why = "tables are to be partitioned"
         rights.refuse_others(connection, why=why)
         with _alone(dsn, wait):
-            return [*_change(connection, functions, dsn, wait)]
+            return [*_change(connection, functions, dsn, wait, partition_count)]
 
 
-def migrate_configured(database: Database, dsn: str, *, wait: Wait = sleep) -> list[str]:
+def migrate_configured(
+    database: Database, dsn: str, *, wait: Wait = sleep, partition_count: int | None = None
+) -> list[str]:
     """Do as `migrate` does with the database of a configuration. Blocks.
 
     Args:
         database: Its settings.
         dsn: How to connect; the embedded one's where `database` has none.
         wait: As of `migrate`.
+        partition_count: As of `migrate`.
 
     Raises:
         ConfigError: PostgreSQL refuses the login or the schema's statements, is too old, or its
@@ -127,7 +138,7 @@ def migrate_configured(database: Database, dsn: str, *, wait: Wait = sleep) -> l
     """
     with _configured(database):
         conninfo = connection_string(database, dsn, application="progressor migrate")
-        return migrate(conninfo, wait=wait)
+        return migrate(conninfo, wait=wait, partition_count=partition_count)
 
 
 def grants_configured(database: Database, dsn: str, *, role: str) -> list[str]:
@@ -246,7 +257,13 @@ def _alone(dsn: str, wait: Wait) -> Iterator[None]:
             wait(why, POLL_SECONDS)
 
 
-def _change(connection: Connection, functions: Functions, dsn: str, wait: Wait) -> Iterator[str]:
+def _change(
+    connection: Connection,
+    functions: Functions,
+    dsn: str,
+    wait: Wait,
+    partition_count: int | None,
+) -> Iterator[str]:
     """Apply what is still missing, and deploy the functions; yield the names of the files."""
     with_locks(connection, lambda: _prepare(connection), what="the first step", wait=wait)
     waiting: Migration | None = None
@@ -262,8 +279,20 @@ def _change(connection: Connection, functions: Functions, dsn: str, wait: Wait) 
             )
         if _apply(connection, each, dsn, wait):
             yield each.name
+    if partition_count is not None:
+        with_locks(
+            connection,
+            lambda: _partition(connection, partition_count),
+            what="the partitions",
+            wait=wait,
+        )
     with_locks(connection, lambda: _deploy(connection, functions), what="the deployment", wait=wait)
     _has_functions(connection, functions)
+
+
+def _partition(connection: Connection, count: int) -> None:
+    rights.act_as_owner(connection)
+    partitions.partition(connection, count)
 
 
 def _prepare(connection: Connection) -> None:

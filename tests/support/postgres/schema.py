@@ -63,14 +63,15 @@ _TABLES: LiteralString = """
                 WHERE k.conrelid = c.oid AND k.contype <> 'n')),
         coalesce(E' WITH (\\n    ' || array_to_string(c.reloptions, E',\\n    ') || E'\\n)', ''))
     FROM pg_class c
-    WHERE c.relnamespace = 'progressor'::regnamespace AND c.relkind = 'r'
+    WHERE c.relnamespace = 'progressor'::regnamespace AND c.relkind IN ('r', 'p')
+        AND NOT c.relispartition
     ORDER BY c.relname"""
 
 _INDEXES: LiteralString = """
     SELECT pg_get_indexdef(i.indexrelid) || ';'
     FROM pg_index i
     JOIN pg_class c ON c.oid = i.indexrelid
-    WHERE c.relnamespace = 'progressor'::regnamespace
+    WHERE c.relnamespace = 'progressor'::regnamespace AND NOT c.relispartition
         AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid)
     ORDER BY i.indrelid::regclass::text, c.relname"""
 

@@ -24,7 +24,7 @@ BEGIN
         updated_at = p_now,
         revision = l.revision
     FROM (
-        SELECT n.node_row, coalesce(l.fails, false) AS fails, describe_job_end(l.detail) AS why,
+        SELECT l.slot, n.node_row, coalesce(l.fails, false) AS fails, describe_job_end(l.detail) AS why,
             j.revision + 1 AS revision
         FROM unnest(p_leader, p_detail, p_fails)
             AS l (slot, namespace, process_id, detail, fails)
@@ -39,7 +39,7 @@ BEGIN
         ) n
         OFFSET 0
     ) l
-    WHERE n.ctid = l.node_row;
+    WHERE n.ctid = l.node_row AND n.slot BETWEEN l.slot AND l.slot;
 
     WITH ended AS (
         UPDATE jobs j
@@ -55,13 +55,13 @@ BEGIN
             ended_at = p_now,
             upkeep_due_at = CASE WHEN j.running > 0 THEN p_now END
         FROM (
-            SELECT j.job_row, l.detail, coalesce(l.fails, false) AS fails
+            SELECT l.slot, j.job_row, l.detail, coalesce(l.fails, false) AS fails
             FROM unnest(p_leader, p_detail, p_fails) AS l (slot, namespace, process_id, detail, fails)
             JOIN LATERAL find_job(l.slot, l.namespace, l.process_id) j
                 ON j.state = 'running'
             OFFSET 0
         ) l
-        WHERE j.ctid = l.job_row
+        WHERE j.ctid = l.job_row AND j.slot BETWEEN l.slot AND l.slot
         RETURNING j.slot, j.namespace, j.process_id, j.running
     )
     SELECT jsonb_agg(jsonb_build_array(e.slot, e.namespace, e.process_id))

@@ -32,7 +32,7 @@ BEGIN
     UPDATE processes p
     SET led_by = 'processor'
     FROM (
-        SELECT p.process_row
+        SELECT p.slot, p.process_row
         FROM unnest(l_adds, l_slot, l_namespace, l_process_id)
             AS l (adds, slot, namespace, process_id)
         JOIN LATERAL find_process(l.slot, l.namespace, l.process_id) p
@@ -40,20 +40,20 @@ BEGIN
         WHERE l.adds
         OFFSET 0
     ) l
-    WHERE p.ctid = l.process_row;
+    WHERE p.ctid = l.process_row AND p.slot BETWEEN l.slot AND l.slot;
 
     IF a_ordinal IS NOT NULL THEN
         UPDATE job_nodes n
         SET successors = n.successors || a.successors::integer[]
         FROM (
-            SELECT n.node_row, a.successors
+            SELECT n.slot, n.node_row, a.successors
             FROM unnest(a_leader, a_ordinal, a_successors) AS a (leader, ordinal, successors)
             CROSS JOIN LATERAL find_node(
                 l_slot[a.leader], l_namespace[a.leader], l_process_id[a.leader], a.ordinal) n
             WHERE l_adds[a.leader]
             OFFSET 0
         ) a
-        WHERE n.ctid = a.node_row;
+        WHERE n.ctid = a.node_row AND n.slot BETWEEN a.slot AND a.slot;
     END IF;
 
     INSERT INTO job_nodes (
@@ -104,7 +104,7 @@ BEGIN
             upkeep_due_at = CASE WHEN c.gated > 0 THEN coalesce(j.upkeep_due_at, p_now)
                 ELSE j.upkeep_due_at END
         FROM (
-            SELECT j.job_row, c.*
+            SELECT j.slot, j.job_row, c.*
             FROM (
                 SELECT g.leader, count(*) AS count,
                     count(*) FILTER (WHERE n.state = 'waiting') AS waiting,
@@ -120,7 +120,7 @@ BEGIN
                 l_slot[c.leader], l_namespace[c.leader], l_process_id[c.leader]) j
             OFFSET 0
         ) c
-        WHERE j.ctid = c.job_row
+        WHERE j.ctid = c.job_row AND j.slot BETWEEN c.slot AND c.slot
         RETURNING c.leader, j.join_task_id, j.node_count > c.count AS is_older
     LOOP
         CONTINUE WHEN NOT v_job.is_older;

@@ -46,7 +46,7 @@ BEGIN
             CROSS JOIN LATERAL find_job(c.slot, c.namespace, c.process_id) j
             OFFSET 0
         ) c
-        WHERE j.ctid = c.job_row
+        WHERE j.ctid = c.job_row AND j.slot BETWEEN c.slot AND c.slot
         RETURNING j.slot, j.namespace, j.process_id, j.state,
             j.waiting + j.ready + j.running AS unfinished_count
     LOOP

@@ -37,7 +37,8 @@ BEGIN
             error_reason = p_error_reason[m.item],
             error_message = p_error_message[m.item]
         FROM (
-            SELECT i.item::integer, n.node_row, n.state AS was, n.begun, j.revision + 1 AS revision
+            SELECT i.item::integer, n.slot, n.node_row, n.state AS was, n.begun,
+                j.revision + 1 AS revision
             FROM unnest(p_leader, p_ordinal) WITH ORDINALITY
                 AS i (slot, namespace, process_id, ordinal, item)
             JOIN LATERAL find_node(i.slot, i.namespace, i.process_id, i.ordinal) n
@@ -45,7 +46,7 @@ BEGIN
             CROSS JOIN LATERAL find_job(i.slot, i.namespace, i.process_id) j
             OFFSET 0
         ) m
-        WHERE n.ctid = m.node_row
+        WHERE n.ctid = m.node_row AND n.slot BETWEEN m.slot AND m.slot
         RETURNING n.slot, n.namespace, n.process_id, n.ordinal, m.was, m.begun, n.state,
             n.successors
     )
@@ -71,7 +72,7 @@ BEGIN
                     ELSE n.revision
                 END
             FROM (
-                SELECT n.node_row, n.state AS was, g.count, j.revision + 1 AS revision
+                SELECT n.slot, n.node_row, n.state AS was, g.count, j.revision + 1 AS revision
                 FROM (
                     SELECT e.slot, e.namespace, e.process_id, s.ordinal, count(*) AS count
                     FROM unnest(v_ended) AS e
@@ -83,7 +84,7 @@ BEGIN
                 CROSS JOIN LATERAL find_job(g.slot, g.namespace, g.process_id) j
                 OFFSET 0
             ) m
-            WHERE n.ctid = m.node_row
+            WHERE n.ctid = m.node_row AND n.slot BETWEEN m.slot AND m.slot
             RETURNING n.slot, n.namespace, n.process_id, n.ordinal, m.was, n.begun, n.state,
                 n.successors
         )

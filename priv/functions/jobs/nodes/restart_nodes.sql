@@ -83,7 +83,7 @@ BEGIN
             revision = j.revision + 1
         FROM again a
         CROSS JOIN LATERAL find_job(p_slot, p_namespace, p_process_id) j
-        WHERE n.ctid = a.node_row
+        WHERE n.ctid = a.node_row AND n.slot BETWEEN p_slot AND p_slot
     ),
     brought AS (
         UPDATE processes p
@@ -92,7 +92,7 @@ BEGIN
             corrupted_by = NULL, broken_at = NULL, failure_id = NULL, failure_reason = NULL,
             init_task_id = CASE WHEN a.task_type = 'init' THEN a.task_id ELSE p.init_task_id END
         FROM again a
-        WHERE p.ctid = a.process_row
+        WHERE p.ctid = a.process_row AND p.slot BETWEEN a.slot AND a.slot
         RETURNING p.namespace, p.status
     ),
     counted AS (
@@ -121,7 +121,7 @@ BEGIN
             started_at = NULL, tried_for = NULL, finished_at = NULL, token = NULL,
             replica_id = NULL
         FROM again a
-        WHERE t.ctid = a.broken_row
+        WHERE t.ctid = a.broken_row AND t.slot BETWEEN a.slot AND a.slot
     ),
     taken_over AS (
         UPDATE memos m

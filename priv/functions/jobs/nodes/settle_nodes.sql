@@ -101,17 +101,17 @@ BEGIN
         UPDATE job_nodes n
         SET begun = true, replica_id = coalesce(i.replica_id, n.replica_id), updated_at = p_now
         FROM (
-            SELECT n.node_row, p_replica[i.item] AS replica_id
+            SELECT n.slot, n.node_row, p_replica[i.item] AS replica_id
             FROM unnest(v_begun) AS i (item)
             CROSS JOIN LATERAL find_node(
                 p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item], p_node[i.item]) n
             OFFSET 0
         ) i
-        WHERE n.ctid = i.node_row;
+        WHERE n.ctid = i.node_row AND n.slot BETWEEN i.slot AND i.slot;
         UPDATE jobs j
         SET beginning = j.beginning - c.count
         FROM (
-            SELECT j.job_row, c.count
+            SELECT j.slot, j.job_row, c.count
             FROM (
                 SELECT p_leader_slot[i.item] AS slot, p_leader_namespace[i.item] AS namespace,
                     p_leader_id[i.item] AS process_id, count(*) AS count
@@ -121,7 +121,7 @@ BEGIN
             CROSS JOIN LATERAL find_job(c.slot, c.namespace, c.process_id) j
             OFFSET 0
         ) c
-        WHERE j.ctid = c.job_row;
+        WHERE j.ctid = c.job_row AND j.slot BETWEEN c.slot AND c.slot;
     END IF;
 
     IF p_stopped IS NOT NULL THEN

@@ -36,7 +36,7 @@ BEGIN
                 updated_at = p_now,
                 revision = m.revision
             FROM (
-                SELECT n.node_row, j.revision + 1 AS revision
+                SELECT n.slot, n.node_row, j.revision + 1 AS revision
                 FROM doomed d
                 JOIN LATERAL find_node(
                     v_cause.slot, v_cause.namespace, v_cause.process_id, d.ordinal) n
@@ -50,7 +50,7 @@ BEGIN
                 ) j
                 OFFSET 0
             ) m
-            WHERE n.ctid = m.node_row
+            WHERE n.ctid = m.node_row AND n.slot BETWEEN m.slot AND m.slot
             RETURNING n.slot, n.namespace, n.process_id, n.ordinal, 'waiting'::node_state, false,
                 n.state, n.successors
         )

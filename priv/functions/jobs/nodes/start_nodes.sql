@@ -138,7 +138,7 @@ BEGIN
             begun = p_ordinal IS NOT NULL,
             revision = s.revision
         FROM unnest(v_starts) AS s
-        WHERE n.ctid = s.node_row;
+        WHERE n.ctid = s.node_row AND n.slot BETWEEN s.slot AND s.slot;
 
         UPDATE jobs j
         SET ready = j.ready - c.count,
@@ -147,7 +147,7 @@ BEGIN
             revision = j.revision + 1,
             updated_at = p_now
         FROM (
-            SELECT j.job_row, c.count
+            SELECT j.slot, j.job_row, c.count
             FROM (
                 SELECT s.slot, s.namespace, s.process_id, count(*) AS count
                 FROM unnest(v_starts) AS s
@@ -156,7 +156,7 @@ BEGIN
             CROSS JOIN LATERAL find_job(c.slot, c.namespace, c.process_id) j
             OFFSET 0
         ) c
-        WHERE j.ctid = c.job_row;
+        WHERE j.ctid = c.job_row AND j.slot BETWEEN c.slot AND c.slot;
 
         RETURN QUERY
         SELECT s.follower_slot, s.follower_namespace, s.follower_id, s.task_id, s.item, s.token,

@@ -28,14 +28,14 @@ BEGIN
         SET state = 'waiting', skipped_because_of = NULL, ended_at = NULL, updated_at = p_now,
             revision = m.revision
         FROM (
-            SELECT n.node_row, j.revision + 1 AS revision
+            SELECT n.slot, n.node_row, j.revision + 1 AS revision
             FROM below b
             JOIN LATERAL find_node(p_slot, p_namespace, p_process_id, b.ordinal) n
                 ON n.state = 'skipped'
             CROSS JOIN LATERAL find_job(p_slot, p_namespace, p_process_id) j
             OFFSET 0
         ) m
-        WHERE n.ctid = m.node_row
+        WHERE n.ctid = m.node_row AND n.slot BETWEEN m.slot AND m.slot
         RETURNING n.predecessors
     )
     SELECT array_agg(DISTINCT q.ordinal)

@@ -88,7 +88,7 @@ BEGIN
     ) c;
 
     WITH vain AS MATERIALIZED (
-        SELECT c.item, w.waiting_row, t.task_row
+        SELECT c.item, c.slot, w.waiting_row, t.task_row
         FROM unnest(v_changes) AS c
         CROSS JOIN LATERAL (
             SELECT w.ctid AS waiting_row, w.task_id
@@ -109,14 +109,14 @@ BEGIN
     dropped AS (
         DELETE FROM schedule s
         USING vain v
-        WHERE s.ctid = v.waiting_row
+        WHERE s.ctid = v.waiting_row AND s.slot BETWEEN v.slot AND v.slot
     ),
     cancelled AS (
         UPDATE tasks t
         SET status = 'cancelled', finished_at = p_now, error_code = NULL, error_reason = NULL,
             error_message = NULL, error_rejected = NULL, error_metadata = NULL
         FROM vain v
-        WHERE t.ctid = v.task_row
+        WHERE t.ctid = v.task_row AND t.slot BETWEEN v.slot AND v.slot
         RETURNING v.item, t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.has_memos
     ),
     forgotten AS (

@@ -5,6 +5,7 @@ import re
 from psycopg.rows import DictRow
 
 from progressor.storage.doctor import findings
+from progressor.storage.doctor.environment.partitions import partitions_verdict
 from progressor.storage.doctor.findings import Verdict, bytes_of, count_of, span_of
 from progressor.storage.doctor.run import DoctorRun, checks
 from progressor.storage.doctor.thresholds import (
@@ -205,6 +206,7 @@ CHECKS = (
         functions=functions_verdict,
         indexes=indexes_verdict,
         collations=collations_verdict,
+        partitions=partitions_verdict,
     ),
     *checks(
         "tables",

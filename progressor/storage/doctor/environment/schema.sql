@@ -15,7 +15,31 @@ FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 JOIN pg_catalog.pg_class t ON t.oid = i.indrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = 'progressor' AND t.relkind = 'r'
+WHERE n.nspname = 'progressor' AND t.relkind IN ('r', 'p')
+ORDER BY c.relname
+
+-- name: read_partitions
+-- Of each partitioned table: its key, the bounds of its partitions, and the first of these that is not supported.
+SELECT c.relname AS name, pg_get_partkeydef(c.oid) AS key,
+    ARRAY(
+        SELECT pg_get_expr(t.relpartbound, t.oid)
+        FROM pg_catalog.pg_inherits h
+        JOIN pg_catalog.pg_class t ON t.oid = h.inhrelid
+        WHERE h.inhparent = c.oid
+    ) AS bounds,
+    (
+        SELECT min(t.relname || CASE
+            WHEN t.oid = p.partdefid THEN ' is a default partition'
+            ELSE ' is not an ordinary table'
+        END)
+        FROM pg_catalog.pg_inherits h
+        JOIN pg_catalog.pg_class t ON t.oid = h.inhrelid
+        WHERE h.inhparent = c.oid AND (t.oid = p.partdefid OR t.relkind <> 'r')
+    ) AS problem
+FROM pg_catalog.pg_partitioned_table p
+JOIN pg_catalog.pg_class c ON c.oid = p.partrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'progressor' AND NOT c.relispartition
 ORDER BY c.relname
 
 -- name: read_collations
