@@ -11,8 +11,8 @@ from progressor import errors
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.doctor.findings import State
 from progressor.storage.postgres import statements
-from progressor.storage.postgres.schema import partitions
 from progressor.storage.postgres.migrations import migrate
+from progressor.storage.postgres.schema import partitions
 from tests.support.clock import ManualClock
 from tests.support.postgres import schema
 from tests.support.postgres.cluster import Cluster
