@@ -191,11 +191,12 @@ test-plans: $(DONE)/dev ## What statements read on another PostgreSQL: POSTGRES=
 	PROGRESSOR_TEST_BINARIES=$(POSTGRES) $(RUN) pytest $(PLANS) -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
 
 PARTITIONS ?= 8
+WHERE ?= tests/storage tests/model
 
 .PHONY: test-partitions
-test-partitions: $(DONE)/dev ## Storage and its models on tables in PARTITIONS partitions
+test-partitions: $(DONE)/dev ## Storage and its models on tables in PARTITIONS partitions; some with WHERE="files"
 	PROGRESSOR_TEST_PARTITIONS=$(PARTITIONS) HYPOTHESIS_PROFILE=quick $(RUN) pytest \
-	  tests/storage tests/model -m "not slow" -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
+	  $(WHERE) -m "not slow" -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
 
 .PHONY: test-system
 test-system: $(DONE)/dev ## Over gRPC, and against the model

@@ -50,16 +50,20 @@ DECLARE
     v_known      record;
 BEGIN
     FOR v_head IN
-        SELECT i.item
+        SELECT i.head
         FROM (
-            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
-                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
-                unnest(p_head) AS head
+            SELECT i.head, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
+                p_process_id[i.item] AS process_id
+            FROM unnest(p_head) WITH ORDINALITY AS i (head, item)
+            WHERE i.item = i.head
+            ORDER BY slot, namespace, process_id
         ) i
-        JOIN processes p USING (slot, namespace, process_id)
-        WHERE i.item = i.head
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+            FOR NO KEY UPDATE
+        ) p
     LOOP
         v_is_locked[v_head] := true;
     END LOOP;

@@ -225,14 +225,18 @@ BEGIN
     FOR v_item IN
         SELECT i.item
         FROM (
-            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
-                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
-                unnest(v_task_ids) AS task_id
+            SELECT i.item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
+                p_process_id[i.item] AS process_id
+            FROM generate_subscripts(p_slot, 1) AS i (item)
+            WHERE v_task_ids[i.item] IS NULL AND v_is_known[i.item] IS NULL
+            ORDER BY slot, namespace, process_id
         ) i
-        JOIN processes p USING (slot, namespace, process_id)
-        WHERE i.task_id IS NULL AND v_is_known[i.item] IS NULL
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+            FOR NO KEY UPDATE
+        ) p
     LOOP
         v_is_locked[v_item] := true;
     END LOOP;

@@ -95,30 +95,53 @@ BEGIN
 
         IF p_wait THEN
             PERFORM
-            FROM processes p
-            JOIN unnest(v_slot, v_namespace, v_process_id) AS i (slot, namespace, process_id)
-                USING (slot, namespace, process_id)
-            ORDER BY p.slot, p.namespace, p.process_id
-            FOR NO KEY UPDATE OF p;
+            FROM (
+                SELECT i.slot, i.namespace, i.process_id
+                FROM unnest(v_slot, v_namespace, v_process_id) AS i (slot, namespace, process_id)
+                ORDER BY i.slot, i.namespace, i.process_id
+            ) i
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+                FOR NO KEY UPDATE
+            ) p;
             EXIT;
         END IF;
 
         WITH locked AS MATERIALIZED (
             SELECT i.*
-            FROM processes p
-            JOIN unnest(
-                    v_slot, v_namespace, v_process_id, v_task_id, v_expires_after, v_found, v_place)
-                AS i (slot, namespace, process_id, task_id, expires_after, number, place)
-                USING (slot, namespace, process_id)
-            JOIN schedule s USING (slot, namespace, process_id, task_id)
-            ORDER BY p.slot, p.namespace, p.process_id
-            FOR NO KEY UPDATE OF p, s SKIP LOCKED
+            FROM (
+                SELECT i.*
+                FROM unnest(
+                        v_slot, v_namespace, v_process_id, v_task_id, v_expires_after, v_found, v_place)
+                    AS i (slot, namespace, process_id, task_id, expires_after, number, place)
+                ORDER BY i.slot, i.namespace, i.process_id
+            ) i
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) p
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM schedule s
+                WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                    = (i.slot, i.namespace, i.process_id, i.task_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) s
         ),
         free AS MATERIALIZED (
-            SELECT t.task_id
+            SELECT l.task_id
             FROM locked l
-            JOIN tasks t USING (slot, namespace, process_id, task_id)
-            FOR NO KEY UPDATE OF t SKIP LOCKED
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM tasks t
+                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (l.slot, l.namespace, l.process_id, l.task_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) t
         ),
         taken AS (
             SELECT l.*, row_number() OVER (PARTITION BY l.number ORDER BY l.place) AS turn

@@ -24,23 +24,47 @@ BEGIN
     IF p_wait THEN
         v_task_id := p_task_id;
         PERFORM
-        FROM processes p
-        JOIN unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
-            USING (slot, namespace, process_id)
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p;
+        FROM (
+            SELECT i.slot, i.namespace, i.process_id
+            FROM unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
+            ORDER BY i.slot, i.namespace, i.process_id
+        ) i
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+            FOR NO KEY UPDATE
+        ) p;
     ELSE
         -- Of what was passed over, the task is null, and no task is found by that.
         WITH locked AS (
             SELECT i.item
-            FROM processes p
-            JOIN unnest(p_slot, p_namespace, p_process_id, p_task_id) WITH ORDINALITY
-                AS i (slot, namespace, process_id, task_id, item)
-                USING (slot, namespace, process_id)
-            JOIN schedule s USING (slot, namespace, process_id, task_id)
-            JOIN tasks t USING (slot, namespace, process_id, task_id)
-            ORDER BY p.slot, p.namespace, p.process_id
-            FOR NO KEY UPDATE OF p, s, t SKIP LOCKED
+            FROM (
+                SELECT i.*
+                FROM unnest(p_slot, p_namespace, p_process_id, p_task_id) WITH ORDINALITY
+                    AS i (slot, namespace, process_id, task_id, item)
+                ORDER BY i.slot, i.namespace, i.process_id
+            ) i
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) p
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM schedule s
+                WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                    = (i.slot, i.namespace, i.process_id, i.task_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) s
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM tasks t
+                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (i.slot, i.namespace, i.process_id, i.task_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) t
         )
         SELECT array_agg(CASE WHEN l.item IS NOT NULL THEN i.task_id END ORDER BY i.item)
         INTO v_task_id

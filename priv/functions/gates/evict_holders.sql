@@ -79,14 +79,18 @@ BEGIN
     ) f;
 
     WITH locked AS (
-        SELECT p.slot, p.process_id
-        FROM processes p
-        JOIN unnest(
-                v_window.slot, array_fill(p_namespace, ARRAY[coalesce(cardinality(v_window.slot), 0)]),
-                v_window.process_id) AS i (slot, namespace, process_id)
-            USING (slot, namespace, process_id)
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p SKIP LOCKED
+        SELECT i.slot, i.process_id
+        FROM (
+            SELECT i.slot, i.process_id
+            FROM unnest(v_window.slot, v_window.process_id) AS i (slot, process_id)
+            ORDER BY i.slot, i.process_id COLLATE "C"
+        ) i
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (i.slot, p_namespace, i.process_id)
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) p
     )
     SELECT array_agg(l.slot), array_agg(l.process_id)
     INTO v_slots, v_process_ids

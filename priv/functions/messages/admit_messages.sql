@@ -40,12 +40,18 @@ BEGIN
     IF EXISTS (SELECT FROM unnest(p_messages) AS m WHERE m.kind = 'reply') THEN
         -- A reply is for the process that has asked, not for a later one of its name.
         PERFORM
-        FROM processes p
-        JOIN unnest(p_messages) AS m
-            ON (p.slot, p.namespace, p.process_id)
-                = (m.receiver_slot, m.receiver_namespace, m.receiver_id)
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p;
+        FROM (
+            SELECT m.receiver_slot AS slot, m.receiver_namespace AS namespace,
+                m.receiver_id AS process_id
+            FROM unnest(p_messages) AS m
+            ORDER BY slot, namespace, process_id
+        ) i
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+            FOR NO KEY UPDATE
+        ) p;
         verdict := 'process_not_found';
         FOR item IN
             SELECT m.ordinality

@@ -3,8 +3,7 @@
 -- p_since: the answers of tasks that have ended since then are kept in replies, since their callers may not have
 -- heard of them yet; that of an init with an idempotency key whenever it has ended, so that a repeated request does
 -- not start the process again; null: none are kept.
--- The rows are looked up by key and deleted by ctid, so that no plan, made when a table was small, reads all of it. A
--- ctid is of one partition, which the slot names; as an expression, by which no index applies.
+-- The rows are looked up by key and deleted by ctid, so that no plan, made when a table was small, reads all of it.
 -- Locks: none of its own; the caller has locked the processes.
 -- Returns: their unfinished tasks as settle_tasks returns the cancelled ones; null if there are none.
 CREATE FUNCTION delete_processes(p_since timestamptz, p_key process_key[])
@@ -103,84 +102,84 @@ BEGIN
     DELETE FROM running d
     USING unnest(p_key) AS k
     CROSS JOIN LATERAL (
-        SELECT r.ctid AS row_id
+        SELECT r.slot, r.ctid AS row_id
         FROM running r
         WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
         OFFSET 0
     ) r
     WHERE d.ctid = r.row_id
-        AND d.slot + 0 = k.slot;
+        AND d.slot BETWEEN r.slot AND r.slot;
     DELETE FROM schedule d
     USING unnest(p_key) AS k
     CROSS JOIN LATERAL (
-        SELECT r.ctid AS row_id
+        SELECT r.slot, r.ctid AS row_id
         FROM schedule r
         WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
         OFFSET 0
     ) r
     WHERE d.ctid = r.row_id
-        AND d.slot + 0 = k.slot;
+        AND d.slot BETWEEN r.slot AND r.slot;
     DELETE FROM held d
     USING unnest(p_key) AS k
     CROSS JOIN LATERAL (
-        SELECT r.ctid AS row_id
+        SELECT r.slot, r.ctid AS row_id
         FROM held r
         WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
         OFFSET 0
     ) r
     WHERE d.ctid = r.row_id
-        AND d.slot + 0 = k.slot;
+        AND d.slot BETWEEN r.slot AND r.slot;
     DELETE FROM refused_messages d
     USING unnest(p_key) AS k
     CROSS JOIN LATERAL (
-        SELECT r.ctid AS row_id
+        SELECT r.slot, r.ctid AS row_id
         FROM refused_messages r
         WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
         OFFSET 0
     ) r
     WHERE d.ctid = r.row_id
-        AND d.slot + 0 = k.slot;
+        AND d.slot BETWEEN r.slot AND r.slot;
     DELETE FROM memos d
     USING unnest(p_key) AS k
     CROSS JOIN LATERAL (
-        SELECT r.ctid AS row_id
+        SELECT r.slot, r.ctid AS row_id
         FROM memos r
         WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
         OFFSET 0
     ) r
     WHERE d.ctid = r.row_id
-        AND d.slot + 0 = k.slot;
+        AND d.slot BETWEEN r.slot AND r.slot;
     DELETE FROM tasks d
     USING unnest(p_key) AS k
     CROSS JOIN LATERAL (
-        SELECT r.ctid AS row_id
+        SELECT r.slot, r.ctid AS row_id
         FROM tasks r
         WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
         OFFSET 0
     ) r
     WHERE d.ctid = r.row_id
-        AND d.slot + 0 = k.slot;
+        AND d.slot BETWEEN r.slot AND r.slot;
     DELETE FROM events d
     USING unnest(p_key) AS k
     CROSS JOIN LATERAL (
-        SELECT r.ctid AS row_id
+        SELECT r.slot, r.ctid AS row_id
         FROM events r
         WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
         OFFSET 0
     ) r
     WHERE d.ctid = r.row_id
-        AND d.slot + 0 = k.slot;
+        AND d.slot BETWEEN r.slot AND r.slot;
     WITH gone AS (
         DELETE FROM processes d
         USING unnest(p_key) AS k
         CROSS JOIN LATERAL (
-            SELECT r.ctid AS row_id
+            SELECT r.slot, r.ctid AS row_id
             FROM processes r
             WHERE (r.slot, r.namespace, r.process_id) = (k.slot, k.namespace, k.process_id)
             OFFSET 0
         ) r
         WHERE d.ctid = r.row_id
-            AND d.slot + 0 = k.slot
+            AND d.slot BETWEEN r.slot AND r.slot
         RETURNING d.namespace, d.status
     )
     SELECT array_agg((g.namespace, g.status, NULL)::status_change)

@@ -63,11 +63,15 @@ BEGIN
         IF v_name IN ('running', 'schedule', 'gated', 'gate_holders') THEN
             RETURN QUERY EXECUTE format(
                 'WITH free AS MATERIALIZED (
-                    SELECT t.tableoid, t.ctid
-                    FROM %1$s t
-                    JOIN unnest($1, $2, $3) AS i (slot, namespace, process_id)
-                        USING (slot, namespace, process_id)
-                    FOR NO KEY UPDATE OF t SKIP LOCKED
+                    SELECT t.*
+                    FROM unnest($1, $2, $3) AS i (slot, namespace, process_id)
+                    CROSS JOIN LATERAL (
+                        SELECT t.tableoid, t.ctid
+                        FROM %1$s t
+                        WHERE (t.slot, t.namespace, t.process_id)
+                            = (i.slot, i.namespace, i.process_id)
+                        FOR NO KEY UPDATE SKIP LOCKED
+                    ) t
                 )
                 SELECT DISTINCT i.item::integer, concat_ws('' '', $4, slot, namespace, process_id)
                 FROM unnest($1, $2, $3) WITH ORDINALITY AS i (slot, namespace, process_id, item)
@@ -97,10 +101,15 @@ BEGIN
                 ) n
             ),
             free AS MATERIALIZED (
-                SELECT t.tableoid, t.ctid
+                SELECT t.*
                 FROM near n
-                JOIN tasks t USING (slot, namespace, process_id, task_id)
-                FOR NO KEY UPDATE OF t SKIP LOCKED
+                CROSS JOIN LATERAL (
+                    SELECT t.tableoid, t.ctid
+                    FROM tasks t
+                    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                        = (n.slot, n.namespace, n.process_id, n.task_id)
+                    FOR NO KEY UPDATE SKIP LOCKED
+                ) t
             )
             SELECT DISTINCT n.item::integer,
                 concat_ws(' ', 'tasks', n.slot, n.namespace, n.process_id)

@@ -19,7 +19,6 @@
 --
 -- The first statement locks, the second decides (a `settling` per item), the others write what is needed, by ctid,
 -- which only the holder of the lock can change: a join by key would read a table whole that statistics call empty.
--- The slot beside it names the partition; as a range, which no plan can begin with.
 -- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same worker. timer_*:
 -- what the process now waits for with nothing running, a timer or its own retry. cancelled: [[task_id, task_type,
@@ -93,7 +92,7 @@ DECLARE
     v_steps       settling[];
     v_has_waiting boolean;
     v_released    tid[];      -- leases after which the worker does not continue
-    v_slots       smallint[]; -- of these
+    v_slots       smallint[]; -- of these leases
     v_count       bigint;
     v_cancelled   jsonb;
     v_special     integer[];  -- items that need one of the next ones, or may

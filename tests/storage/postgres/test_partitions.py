@@ -8,17 +8,23 @@ import psycopg
 import pytest
 
 from progressor import errors
+from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskType
 from progressor.storage.doctor.findings import State
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.schema import partitions
+from progressor.storage.processes.admissions import Entry
 from tests.support.clock import ManualClock
 from tests.support.postgres import schema
 from tests.support.postgres.cluster import Cluster
+from tests.support.postgres.locks import until_blocked
 from tests.support.storage.doctor.doctor import execute, find
 from tests.support.storage.store import (
+    EXPIRES_AFTER,
     Store,
+    a_request,
     create_namespace,
     fresh_key,
     running_stores,
@@ -29,7 +35,10 @@ COUNT = 4
 WRITTEN_BY_PLACE = (
     "processes", "tasks", "events", "schedule", "running", "jobs", "job_nodes", "schedule_runs"
 )  # fmt: skip
-_WRITE = re.compile(r"\b(\w+)\.ctid = \w+\.\w+\s+(AND \1\.slot (BETWEEN|\+ 0 =) )?")
+_WRITE = re.compile(
+    r"\b(\w+)\.ctid = (\w+)\.\w+\s+(AND \1\.slot BETWEEN (\w+\.slot|p_slot) AND \4)?"
+)
+_JOIN_LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE OF ([\w, ]+?)(?: SKIP LOCKED|;|\n)")
 
 
 @pytest.fixture
@@ -96,7 +105,7 @@ class TestRows:
 
     def test_are_written_by_place_and_slot(self) -> None:
         writes = [
-            (file.stem, found[2])
+            (file.stem, found[3])
             for file in statements.functions()
             # Whose tables have no slot.
             if file.stem not in {"settle_gates", "find_blocked"}
@@ -105,6 +114,47 @@ class TestRows:
 
         assert len(writes) > 30
         assert [name for name, slot in writes if slot is None] == []
+
+    @pytest.mark.parametrize(
+        ("task_type", "verdict"),
+        [
+            (TaskType.CALL, Verdict.ACCEPTED),
+            (TaskType.INIT, Verdict.PROCESS_ALREADY_EXISTS),
+        ],
+    )
+    async def test_that_were_changed_meanwhile_are_locked(
+        self,
+        partitioned: str,
+        observer: psycopg.Connection[Any],
+        task_type: TaskType,
+        verdict: Verdict,
+    ) -> None:
+        """PostgreSQL 18 loses them where a sort stands between a lock and a pruned join."""
+        create_namespace(partitioned)
+        async with running_stores(partitioned, count=1, clock=ManualClock()) as (store,):
+            await store.beat()
+            keys = one_key_each()
+            for key in keys:
+                await store.started(key)
+            entries = [Entry(a_request(key, task_type), True, EXPIRES_AFTER) for key in keys]
+            with psycopg.connect(partitioned) as holder:
+                holder.execute("UPDATE progressor.processes SET aux_state = 'changed'")
+                asked = [store.admissions.submit(entry) for entry in entries]
+                await until_blocked(observer)
+                holder.commit()
+
+            assert [(await each)[0].verdict for each in asked] == COUNT * [verdict]
+
+    def test_are_locked_by_look_ups_of_their_own(self) -> None:
+        """And not in a join, for that reason."""
+        locked = [
+            (file.stem, aliases)
+            for file in statements.functions()
+            for aliases in _JOIN_LOCK.findall(file.read_text("utf-8"))
+        ]
+
+        assert locked
+        assert [name for name, aliases in locked if {"p", "t"} & {*aliases.split(", ")}] == []
 
 
 class TestANewDatabase:

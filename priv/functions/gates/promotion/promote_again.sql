@@ -77,10 +77,17 @@ BEGIN
         ORDER BY c.slot, c.process_id
     ) h;
     PERFORM
-    FROM processes p
-    JOIN unnest(v_key) AS i USING (slot, namespace, process_id)
-    ORDER BY p.slot, p.namespace, p.process_id
-    FOR NO KEY UPDATE OF p;
+    FROM (
+        SELECT i.slot, i.namespace, i.process_id
+        FROM unnest(v_key) AS i
+        ORDER BY i.slot, i.namespace, i.process_id
+    ) i
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+        FOR NO KEY UPDATE
+    ) p;
 
     -- settle_gates locks their orders and gates and evaluates the tasks. All that can pass do so in one
     -- promotion, since separate promotions would let tasks pass in the wrong order.

@@ -32,10 +32,17 @@ BEGIN
     ),
     locked AS (
         SELECT f.*
-        FROM processes p
-        JOIN found f USING (slot, namespace, process_id)
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p SKIP LOCKED
+        FROM (
+            SELECT f.*
+            FROM found f
+            ORDER BY f.slot, f.namespace, f.process_id
+        ) f
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (f.slot, f.namespace, f.process_id)
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) p
     )
     SELECT array_agg((l.slot, l.namespace, l.process_id)::process_key)
     INTO v_key

@@ -54,7 +54,7 @@ BEGIN
             SELECT
             FROM tasks t
             WHERE t.ctid = o.row_id
-                AND t.slot + 0 = o.slot
+                AND t.slot BETWEEN o.slot AND o.slot
             FOR UPDATE SKIP LOCKED
         ) t
     ),
@@ -74,7 +74,7 @@ BEGIN
         DELETE FROM tasks t
         USING locked l
         WHERE t.ctid = l.row_id
-            AND t.slot + 0 = l.slot
+            AND t.slot BETWEEN l.slot AND l.slot
         RETURNING t.task_id
     )
     SELECT (SELECT count(*) FROM gone), extract(epoch FROM min(r.due_at) - v_now)
