@@ -48,9 +48,11 @@ MATRIX_SHARE = 10
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark most cases of a matrix as slow, before pytest chooses by marks."""
+    """Mark most cases of a matrix as slow, and skip what is not meant for partitions."""
     cases: collections.Counter[str] = collections.Counter()
     for item in items:
+        if PARTITIONS and item.get_closest_marker("plain_tables") is not None:
+            item.add_marker(pytest.mark.skip("its figures are those of tables without partitions"))
         if item.get_closest_marker("matrix") is not None:
             name = item.nodeid.partition("[")[0]
             if cases[name] % MATRIX_SHARE:

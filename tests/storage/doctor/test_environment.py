@@ -60,6 +60,7 @@ def test_a_fresh_database_is_well_but_for_an_engine(orders: str) -> None:
 
 
 class TestSchema:
+    @pytest.mark.plain_tables
     def test_the_expected_indexes_are_those_of_the_migrations(self, own_database: str) -> None:
         with looking(own_database) as looked:
             rows = looked.rows(environment_schema._SQL["read_indexes"])
@@ -91,6 +92,7 @@ class TestSchema:
         assert found.state is State.FAILED
         assert found.offenders == ("by_version on replicas is invalid",)
 
+    @pytest.mark.plain_tables
     def test_an_index_in_the_order_of_an_older_collation(self, own_database: str) -> None:
         with psycopg.connect(own_database, autocommit=True) as connection:
             [name] = connection.execute(

@@ -22,7 +22,7 @@ from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import Reads, reads_of, seeded_key
 from tests.support.storage.store import Store, connect, create_namespace
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.plain_tables]
 
 COUNT, LINES, BATCH = 20_000, 1000, 32
 COUNTED = 1000

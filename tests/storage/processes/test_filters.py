@@ -234,6 +234,7 @@ async def test_a_filter_without_a_value_is_not_looked_up_in_the_index_of_metadat
     assert [len(await store.processes.list(ProcessQuery(filter=it))) for it in wanted] == [1, 1]
 
 
+@pytest.mark.plain_tables
 @pytest.mark.parametrize(("count", "index"), [(20_000, "by_creation"), (20_001, "pkey")])
 async def test_the_beginning_of_an_id_is_looked_up_by_key_in_large_namespaces(
     store: Store, observer: psycopg.Connection[Any], count: int, index: str
@@ -259,6 +260,7 @@ async def test_the_beginning_of_an_id_is_looked_up_by_key_in_large_namespaces(
     }
 
 
+@pytest.mark.plain_tables
 @pytest.mark.parametrize("seen", [("orders",), ("elsewhere", "orders")])
 @pytest.mark.parametrize("function", ["list_processes", "count_matching"])
 async def test_of_the_namespaces_that_one_may_see_the_index_of_lists_is_read(

@@ -111,6 +111,7 @@ async def test_a_replica_holds_no_lock_while_it_has_the_word_in_deleting_a_sched
         await schedules.delete(key, expected_revision=0)
 
 
+@pytest.mark.plain_tables
 async def test_a_deletion_looks_for_processes_by_the_index_of_their_namespace(
     watched: Watched,
 ) -> None:

@@ -73,6 +73,7 @@ async def count_waiting(store: Store) -> object:
     return queue
 
 
+@pytest.mark.plain_tables
 @pytest.mark.parametrize(
     "work",
     [find_overdue, claim_due, find_upcoming, count_waiting, delete_finished, delete_old_replies],

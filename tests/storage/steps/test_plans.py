@@ -52,7 +52,7 @@ from tests.support.storage.store import (
     success,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.plain_tables]
 
 ORDERS = ProcessFilter(namespace="orders")
 IN_ERROR = ProcessFilter(statuses=(ProcessStatus.ERROR,))

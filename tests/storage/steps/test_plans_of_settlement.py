@@ -37,7 +37,7 @@ from tests.support.storage.store import (
     success,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.plain_tables]
 
 WAITING, RUNNING, TASKS = 2_000, 500, 10_000
 PER_ITEM = 12

@@ -27,7 +27,7 @@ from tests.support.postgres.reads import Reads, keep_unvacuumed, reads_of, seed
 from tests.support.storage.jobs.store import job_store
 from tests.support.storage.store import BROKEN, EXPIRES_AFTER, NAMESPACE, Store, connect, empty
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.plain_tables]
 
 _FIRST_TASK = 3_000_000_000
 _NODES_MAX = 1_000_000
