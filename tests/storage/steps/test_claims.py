@@ -330,13 +330,16 @@ class TestZombies:
 
     async def test_are_told_with_the_trace_of_their_tasks(self, store: Store) -> None:
         await store.beat()
-        await store.start(fresh_key(), trace_context={"traceparent": "00-1"})
-        await store.start(fresh_key())
+        traced = await store.start(fresh_key(), trace_context={"traceparent": "00-1"})
+        plain = await store.start(fresh_key())
         await store.replicas.retire(store.replica_id)
 
         zombies = await store.find_zombies()
 
-        assert [each.trace_context for each in zombies] == [{"traceparent": "00-1"}, {}]
+        assert {each.token: each.trace_context for each in zombies} == {
+            traced.token: {"traceparent": "00-1"},
+            plain.token: {},
+        }
         await store.beat()
 
     async def test_are_steps_that_overran(self, store: Store) -> None:
