@@ -22,7 +22,7 @@ def migrate(
         int | None,
         Parameter(
             name="--partitions",
-            help="partition the tables of a new database by slot, into so many: 2 to 64",
+            help="partition the largest tables of a new database, by slot: 2 to 64 partitions each",
             validator=Number(gte=partitions.PARTITIONS_MIN, lte=partitions.PARTITIONS_MAX),
         ),
     ] = None,

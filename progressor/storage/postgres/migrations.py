@@ -92,8 +92,8 @@ def migrate(dsn: str, *, wait: Wait = sleep, partition_count: int | None = None)
     Args:
         dsn: How to connect.
         wait: Sleeps, and may tell why.
-        partition_count: In how many partitions the tables of a new database are; None: in none, or
-            in those that they have.
+        partition_count: How many partitions the largest tables of a new database get; None leaves
+            the tables as they are.
 
     Returns:
         The names of the migrations applied now, oldest first.

@@ -13,8 +13,8 @@ from progressor import errors
 from progressor.domain.processes.process import SLOT_COUNT
 
 TABLES = ("processes", "tasks", "events")
-"""What is partitioned: where nearly all bytes are. What waits and what runs are narrow tables of
-moments, and a partition of each would cost every batch as much again."""
+"""The tables that hold nearly all bytes. Those of what waits and what runs stay small, and each
+batch would pay for their partitions as much as for these."""
 PARTITIONS_MIN, PARTITIONS_MAX = 2, 64
 
 _COUNT: LiteralString = """
@@ -101,5 +101,5 @@ def slot_ranges(count: int) -> list[tuple[str, str]]:
 
 
 def _run(connection: _Connection, statement: str) -> psycopg.Cursor[Any]:
-    # Of our own names, and of what the catalogue says of our tables.
+    # Made of our own names, and of definitions that the catalog has of our tables.
     return connection.execute(statement.encode())
