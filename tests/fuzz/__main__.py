@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import itertools
 import statistics
 import sys
 import tempfile
@@ -13,22 +14,23 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy, Role
+from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy, Role, running
 from progressor.settings.config import load
 from progressor.storage.access.first_admin import create_first_admin
 from progressor.storage.postgres.migrations import migrate
 from tests.fuzz.attacks import Attacker
+from tests.fuzz.neighbour import answering
 from tests.fuzz.processor import MalformedProcessor
 from tests.support.engine.points import PATIENCE_SECONDS, eventually
 from tests.support.engine.process import ChildProcess, ReplicaProcess, free_ports
 from tests.support.engine.replica import serving
 from tests.support.postgres.cluster import own_cluster
 
-_STREAMED, _UNARY = "fuzzed", "fuzzed-unary"
+_STREAMED, _UNARY, _GOOD = "fuzzed", "fuzzed-unary", "fuzzed-good"
 _ROLES = (Role.PAYLOAD_READER, Role.CALLER, Role.PROCESSOR, Role.OPERATOR, Role.ADMIN)
 _AT_ONCE = 32
 _STARTS = 6
-"""Requests for each step that the malformed processor is given."""
+"""Requests for each process that is started, for a processor to answer."""
 _ROUNDS = 6
 """By turns, so that what else the machine does from minute to minute matters to all alike."""
 _COUNT_MIN = 600
@@ -92,7 +94,7 @@ class _Run:
         self._attacker = attacker
         self._admin = admin
         self._neighbour = neighbour
-        self._starts = 0
+        self._sent = itertools.count(1)
 
     async def play(
         self, arguments: argparse.Namespace, processors: list[MalformedProcessor]
@@ -128,22 +130,29 @@ class _Run:
         await asyncio.sleep(seconds)
         alone = self._times(begun)
         begun = time.monotonic()
-        await self._send(self._attacker.well_formed, rate * seconds, rate)
+        await self._send(self._good, rate * seconds, rate)
         good = self._times(begun)
         begun = time.monotonic()
         await self._send(self._malformed, arguments.count // _ROUNDS, rate)
         return _Round(_p99(alone), _p99(good), _p99(self._times(begun)), self._memory())
 
+    async def _good(self) -> int:
+        """Send something right: as many processes are started, whose processor answers."""
+        sent = next(self._sent)
+        if sent % _STARTS == 0:
+            return await self._start(_GOOD, sent)
+        return await self._attacker.well_formed()
+
     async def _malformed(self) -> int:
-        self._starts += 1
-        if self._starts % _STARTS == 0:
-            namespace = _STREAMED if self._starts % (2 * _STARTS) else _UNARY
-            with contextlib.suppress(Exception):
-                await self._admin.start(
-                    f"given-{self._starts}", b"", namespace=namespace, accept_only=True
-                )
-            return 1
+        sent = next(self._sent)
+        if sent % _STARTS == 0:
+            return await self._start(_STREAMED if sent % (2 * _STARTS) else _UNARY, sent)
         return await self._attacker.attack()
+
+    async def _start(self, namespace: str, number: int) -> int:
+        with contextlib.suppress(Exception):
+            await self._admin.start(f"given-{number}", b"", namespace=namespace, accept_only=True)
+        return 1
 
     async def _send(self, one: Callable[[], Awaitable[int]], count: float, rate: float) -> None:
         """Send at a rate, or slower if the engine takes longer."""
@@ -239,6 +248,8 @@ async def _open(seed: int) -> AsyncIterator[tuple[_Run, list[MalformedProcessor]
                     processor.serving(streaming=namespace == _STREAMED)
                 )
                 await _create(admin, namespace, address)
+            good = await stack.enter_async_context(running(answering(_GOOD), bind="127.0.0.1:0"))
+            await _create(admin, _GOOD, good)
             await admin.access.add_binding("token:all", Role.CALLER, "*")
             attacking = await _attacking(admin)
             attacker = Attacker(engine.address, f"127.0.0.1:{scrape}", attacking, seed)

@@ -17,21 +17,24 @@ NAMESPACE = "neighbour"
 _CALLERS = 4
 _PAUSE_SECONDS = 0.04
 
-_neighbour = Processor(NAMESPACE, state=int)
 
+def answering(namespace: str) -> Processor[int]:
+    """Return a processor that answers as it should."""
+    processor = Processor(namespace, state=int)
 
-@_neighbour.init
-async def _begin(_step: object) -> None: ...
+    @processor.init
+    async def _begin(_step: object) -> None: ...
 
+    @processor.call
+    async def _answer(_step: object) -> str:
+        return "here"
 
-@_neighbour.call
-async def _answer(_step: object) -> str:
-    return "here"
+    return processor
 
 
 async def _main(address: str, token: Path, out: Path) -> None:
     async with (
-        running(_neighbour, bind="127.0.0.1:0") as own,
+        running(answering(NAMESPACE), bind="127.0.0.1:0") as own,
         Client(address, namespace=NAMESPACE, token=token) as client,
     ):
         await client.namespaces.create(NamespaceConfig(name=NAMESPACE, processor_targets=(own,)))
