@@ -58,12 +58,18 @@ BEGIN
                 ORDER BY c.slot, c.namespace, c.process_id, c.task_id
                 LIMIT p_waits_max)
                 UNION ALL
-                (SELECT d.task_id, d.task_type, 'blocked', d.due_at, d.attempt, NULL, NULL, NULL,
-                    CASE WHEN d.task_type IN ('timeout', 'remove') THEN 3 ELSE 1 END, 0
+                (SELECT d.task_id, d.task_type, 'blocked', d.due_at, d.attempt, NULL, NULL, NULL, 1, 0
                 FROM held d
                 WHERE (d.slot, d.namespace, d.process_id) = (i.slot, i.namespace, i.process_id)
+                    AND d.task_type NOT IN ('timeout', 'remove')
                 ORDER BY d.slot, d.namespace, d.process_id, d.task_id
                 LIMIT p_waits_max)
+                UNION ALL
+                -- Which timer is the first does not show by its id.
+                SELECT d.task_id, d.task_type, 'blocked', d.due_at, d.attempt, NULL, NULL, NULL, 3, 0
+                FROM held d
+                WHERE (d.slot, d.namespace, d.process_id) = (i.slot, i.namespace, i.process_id)
+                    AND d.task_type IN ('timeout', 'remove')
                 UNION ALL
                 -- Of a crowd, those by priority that are among the first 1,000.
                 (SELECT c.task_id, c.task_type,

@@ -272,3 +272,23 @@ async def test_a_task_run_again_does_not_wait_for_smaller_versions(
 def _notify(key: ProcessKey, version: int) -> Request:
     order = Order(key="o", version=Version((version,)))
     return a_request(key, TaskType.NOTIFY, waits=False, constraints=Constraints(order=order))
+
+
+@pytest.mark.parametrize("accepts", [False, True], ids=["timers", "timers and a call"])
+async def test_the_first_of_what_is_held_is_not_the_oldest_timer(
+    store: Store, accepts: bool
+) -> None:
+    later, sooner = SetTimer(after=HOUR), SetTimer(after=dt.timedelta(minutes=1))
+    key = await store.ready(success(later, timers={"b": sooner}))
+    call = await store.run_task(a_request(key))
+    if accepts:
+        await store.admit(a_request(key, waits=False))
+    await store.settled(call, BROKEN)
+
+    found = (await store.processes.get(key)).waits
+    firsts = await store.processes.first_waits([key])
+
+    assert firsts == {key: found[0]}
+    assert (found[0].task_type is TaskType.CALL, found[0].timer_name == "b") == (
+        accepts, not accepts,
+    )  # fmt: skip
