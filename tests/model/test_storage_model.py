@@ -24,6 +24,7 @@ from tests.support.models.strategies import (
     MOSTLY,
     OUTCOMES,
     PAUSES,
+    PLAIN,
     RARELY,
     STORES,
     SUCCESSES,
@@ -125,6 +126,21 @@ class StorageMachine(ReplicasMachine):
     @rule(which=WHICH, outcome=OUTCOMES, continues=st.booleans())
     def answer(self, which: int, outcome: Outcome, continues: bool) -> None:
         self.answer_held(self.storage.a_held_task(which), outcome, continues=continues)
+
+    @rule(
+        which=WHICH,
+        outcomes=st.lists(PLAIN, min_size=1, max_size=4),
+        calls=st.integers(0, 3),
+        cancels=RARELY,
+    )
+    def take_a_turn(self, which: int, outcomes: list[Outcome], calls: int, cancels: bool) -> None:
+        held = self.storage.a_held_task(which)
+        if held is None:
+            return
+        for _ in range(calls):
+            self.storage.request(TaskType.CALL, held.task.key.process_id, held.store)
+        if held.task.token in self.storage.held:
+            self.storage.settle_turn(held, outcomes, cancels=cancels)
 
     @rule(which=WHICH, outcome=FAILURES, continues=st.booleans())
     def fail(self, which: int, outcome: Outcome, continues: bool) -> None:

@@ -140,3 +140,19 @@ class Released:
 
 
 Outcome = Succeeded | Rejected | Failed | Lost | Released
+
+TURN_ENDED = "TURN_ENDED"
+"""The reason of a step that was asked in a turn and not run, since the turn had ended before it."""
+
+
+def continues_turn(outcome: Outcome) -> bool:
+    """Whether the next call of a running process may be asked before this outcome is settled.
+
+    The outcome says all about the process that the next step needs to know, and brings about
+    nothing besides.
+    """
+    if not isinstance(outcome, Succeeded):
+        return isinstance(outcome, Rejected)
+    intent = outcome.intent
+    keeps_timers = isinstance(intent.timer, KeepTimer) and not intent.timers
+    return keeps_timers and intent.action is None and not intent.messages

@@ -216,7 +216,7 @@ class Settlements(GroupCommits[Entry, Outcome]):
                     name=name,
                     write=functools.partial(self._write, function),
                     key=lambda entry: entry.key,
-                    size=_bytes_of,
+                    size=bytes_of,
                     insistence=Insistence.INSIST,
                     find_locked=find_locked(functions, statement_timeout, families=families),
                     find_blocked=find_blocked(
@@ -360,7 +360,7 @@ def _give_effects(results: list[Outcome], effects: Effects) -> None:
             return
 
 
-def _bytes_of(entry: Entry) -> int:
+def bytes_of(entry: Entry) -> int:
     settlement = entry.settlement
     if not isinstance(settlement, Finish):
         return 0

@@ -34,3 +34,12 @@ WHERE (t.slot, t.namespace, t.process_id, t.task_id)
     AND t.token = %(token)s
     AND t.status = %(status)s::progressor.task_status
     AND t.error_reason IS NOT DISTINCT FROM %(error_reason)s::text
+
+-- name: recall_turn
+-- Finds the turn whose settlement has moved a lease to a task under this token, if its answer was lost. Nothing else
+-- makes the token valid.
+-- Locks: none. No row: it was not settled, or the lease has gone on.
+SELECT r.leased_at
+FROM progressor.running r
+WHERE (r.slot, r.namespace, r.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND r.token = %(token)s

@@ -1,8 +1,9 @@
 """Settling reads the rows of its items, also where the planner believes that there are none."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -18,9 +19,9 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.processes import settlements
+from progressor.storage.processes import settlements, turns
 from tests.conftest import TEMPLATE
-from tests.support.builders import make_task
+from tests.support.builders import make_process, make_task
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.postgres.reads import reads_of, scheduled_task, seed, seeded_key
@@ -49,6 +50,9 @@ answers that are kept, and to delete them."""
 
 PAGES_PER_ITEM = 20
 """Pages of indexes: less than any index here has, so that none may be read whole for an item."""
+
+BEHIND = 3
+"""Calls that wait behind each of those that run."""
 
 HOUR = dt.timedelta(hours=1)
 REMOVAL = success(RemoveProcess())
@@ -103,6 +107,57 @@ async def test_only_the_rows_of_the_items_are_read(
         if each.sequential + each.by_index > rows_max * size
         or each.index_pages > PAGES_PER_ITEM * size
     } == {}
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+async def test_a_turn_reads_only_its_own_rows(misled: Connection, size: int) -> None:
+    async def work(store: Store) -> object:
+        connection: Any = store.pool
+        firsts = entries(success(events=1), size=size, continues=True)
+        batch = []
+        for first in firsts:
+            running = make_task(
+                process=make_process(key=first.key), task_id=first.task_id, token=first.token
+            )
+            line = await store.turns.line(running, BEHIND)
+            assert len(line) == BEHIND
+            steps = [
+                dataclasses.replace(first, task_id=it.task_id, token=it.token)
+                for it in (running, *line[:-1])
+            ]
+            batch.append(turns.Turn(steps=steps, following=line[-1]))
+        written = await store.turns._turns._kind.write(connection.lent, batch, False)
+        assert not any(isinstance(each, settlements.LeaseLost) for each in written)
+        return written
+
+    await misled.execute(_BEHIND[0], [WAITING, WAITING + size, BEHIND])
+    await misled.execute(_BEHIND[1], [WAITING, WAITING + size, BEHIND])
+    reads = await reads_of(misled, ManualClock(), work)
+    await misled.execute("DELETE FROM progressor.schedule WHERE task_id >= 3000000000")
+    await misled.execute("DELETE FROM progressor.tasks WHERE task_id >= 3000000000")
+
+    assert {
+        table: each
+        for table, each in reads.items()
+        if each.sequential + each.by_index > PER_ITEM * (1 + BEHIND) * size
+        or each.index_pages > PAGES_PER_ITEM * (1 + BEHIND) * size
+    } == {}
+
+
+_BEHIND: tuple[LiteralString, ...] = (
+    """
+    INSERT INTO progressor.tasks
+        (slot, namespace, process_id, task_id, task_type, status, created_at)
+    SELECT (n * 7919 %% 1024)::smallint, 'orders', 'p' || n, 3000000000 + 1000 * n + k, 'call',
+        'waiting', '2025-01-01'
+    FROM generate_series(%s + 1, %s) n, generate_series(1, %s) k""",
+    """
+    INSERT INTO progressor.schedule
+        (slot, namespace, process_id, task_id, task_type, status, replica_id)
+    SELECT (n * 7919 %% 1024)::smallint, 'orders', 'p' || n, 3000000000 + 1000 * n + k, 'call',
+        'waiting', 1
+    FROM generate_series(%s + 1, %s) n, generate_series(1, %s) k""",
+)
 
 
 def entries(outcome: Outcome, *, size: int, continues: bool) -> list[settlements.Entry]:

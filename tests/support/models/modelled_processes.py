@@ -4,6 +4,7 @@ import asyncio
 import collections
 import dataclasses
 import datetime as dt
+import itertools
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -292,6 +293,39 @@ class ModelledStorage:
             assert written.process == self.process(task.key)
         self.follow()
 
+    def settle_turn(self, held: Held, outcomes: Sequence[Outcome], *, cancels: bool) -> None:
+        """Settle as many calls behind a held one as can be, at once: as one after the other.
+
+        `cancels`: the last of them is cancelled after its turn was read.
+        """
+        task, store, now = held.task, self.stores[held.store], self.clock.now()
+        if task.task_type not in {TaskType.CALL, TaskType.NOTIFY} or task.process.corrupted_by:
+            return
+        line = self.do(store.turns.line(task, len(outcomes)))
+        process = self.model.processes[task.key.process_id]
+        assert [each.task_id for each in line] == _plain_line(process, len(outcomes))
+        if not line:
+            return
+        outcomes = outcomes[: len(line)]
+        if cancels:
+            self.cancel_task(task.key.process_id, process.find(line[-1].task_id))
+        before = dump(self.machinery.observer)
+
+        written, following = self.do(store.settle_turn(task, line, outcomes))
+
+        if cancels:
+            assert written == LeaseLost()
+            assert dump(self.machinery.observer) == before
+            return
+        self.held.pop(task.token)
+        self.stale.append(held)
+        assert not isinstance(written, LeaseLost)
+        for each, outcome in zip((task, *line), outcomes, strict=False):
+            settlement = settle(each, outcome, namespace=NAMESPACE, now=now, spread=0.0)
+            self.model.settle(task.key.process_id, settlement, continues=True, now=now)
+        self.hold(following, held.store)
+        self.follow()
+
     def remember(self, held: Held, memo_key: str) -> None:
         task = self.model.processes[held.task.key.process_id].running
         assert task is not None, "the task is held"
@@ -512,6 +546,19 @@ class ModelledStorage:
             assert len(found) == len(unknown)
             for task, row in zip(unknown, found, strict=True):
                 task.task_id = row[0]
+
+
+def _plain_line(process: ModelProcess, count: int) -> list[int | None]:
+    """Return the calls at the front of the line that can be asked ahead."""
+    if process.status is not ProcessStatus.RUNNING:
+        return []
+    plain = itertools.takewhile(
+        lambda it: (
+            it.task_type in {TaskType.CALL, TaskType.NOTIFY} and not (it.attempt or it.memos)
+        ),
+        process.line[:count],
+    )
+    return [task.task_id for task in plain]
 
 
 def _is_resting(first: Wait) -> bool:

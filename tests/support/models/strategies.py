@@ -73,6 +73,17 @@ REFUSED = Rejected(code=3, message="no", reason="BAD")
 LONGEST_BACKOFF = dt.timedelta(seconds=20)
 """Longer than a lease lasts: a retry may still wait when all that was lost has been collected."""
 BUSY = dataclasses.replace(UNREACHABLE, retry_after=LONGEST_BACKOFF)
+PLAIN: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(
+        lambda events, state: success(
+            events=events, aux_state=state, state_version=0 if state is None else len(state)
+        ),
+        st.integers(0, 3),
+        st.sampled_from([None, b"s", b"state"]),
+    ),
+    st.just(REFUSED),
+)
+"""Outcomes after which a turn goes on."""
 FAILURES = st.sampled_from([UNREACHABLE, BUSY, BROKEN, REFUSED])
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(SUCCESSES, SUCCESSES, FAILURES)
 PAUSES = st.sampled_from([0.5, 1, 2, 6, 40]).map(lambda seconds: dt.timedelta(seconds=seconds))

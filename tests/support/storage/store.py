@@ -37,6 +37,7 @@ from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Due, Settlements, Written
 from progressor.storage.processes.settlements import Entry as Settled
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.processes.turns import Turn, TurnOutcome, Turns, process_after
 from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
@@ -157,6 +158,7 @@ class Store:
     context: StorageContext
     admissions: Admissions
     settlements: Settlements
+    turns: Turns
     claims: Claims
     processes: Processes
     namespaces: Namespaces
@@ -261,6 +263,22 @@ class Store:
         self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
     ) -> SettlementOutcome:
         return await self.write(self.entry(task, outcome, continues=continues))
+
+    async def settle_turn(
+        self, task: RunningTask, line: Sequence[RunningTask], outcomes: Sequence[Outcome]
+    ) -> tuple[TurnOutcome, RunningTask]:
+        """Settle tasks, the first with its lease, and return that with the task behind them."""
+        process, entries = task.process, []
+        for each, outcome in zip((task, *line), outcomes, strict=False):
+            entry = self.entry(dataclasses.replace(each, process=process), outcome)
+            entries.append(entry)
+            process = process_after(process, entry.settlement)
+        now = self.clock.now()
+        following = dataclasses.replace(
+            line[len(outcomes) - 1], process=process, started_at=now, first_started_at=now
+        )
+        written = await self.turns.submit(Turn(steps=entries, following=following))
+        return written, following
 
     async def write(self, entry: Settled) -> SettlementOutcome:
         written = await self.settlements.submit(entry)
@@ -456,6 +474,7 @@ def store(
         context=context,
         admissions=Admissions(context, settings=settings, commit=gathering),
         settlements=Settlements(context, settings=settings, commit=gathering, step_grace=GRACE),
+        turns=Turns(context, settings=settings, commit=gathering),
         claims=Claims(context, step_grace=GRACE),
         processes=processes,
         namespaces=namespaces,
@@ -499,6 +518,7 @@ async def running_stores(
             for each in stores:
                 group.create_task(each.admissions.run(), name="admissions")
                 group.create_task(each.settlements.run(), name="settlements")
+                group.create_task(each.turns.run(), name="turns")
                 group.create_task(each.step_writes.run(), name="step writes")
                 group.create_task(each.processes.run(), name="reads")
             try:
@@ -507,6 +527,7 @@ async def running_stores(
                 for each in stores:
                     each.admissions.close()
                     each.settlements.close()
+                    each.turns.close()
                     each.step_writes.close()
                     each.processes.close()
     finally:
