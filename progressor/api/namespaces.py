@@ -24,6 +24,7 @@ from progressor.api.calls.validation import (
 from progressor.domain.access.rights import Right
 from progressor.domain.processes.namespace import (
     PAYLOAD_BYTES_CEILING,
+    TURN_CEILING,
     HistoryMode,
     Namespace,
     is_target,
@@ -158,6 +159,7 @@ NAMESPACE = Shape(
         check=between(wire.STEP_TIMEOUT_MIN, EXTENDED_MAX), zero_is_default=True
     ),
     processor_credentials=_check_credentials,
+    turn_max=between(1, TURN_CEILING),
     quotas=QUOTAS,
 )
 

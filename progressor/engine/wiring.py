@@ -38,6 +38,7 @@ from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.running_steps import RunningSteps
 from progressor.runtime.step.step import Steps
+from progressor.runtime.step.turns import Turns as StepTurns
 from progressor.runtime.upkeep.access import AccessWatch
 from progressor.runtime.upkeep.audit import AuditScan
 from progressor.runtime.upkeep.counts import CountScan
@@ -74,6 +75,7 @@ from progressor.storage.processes.histories import Histories
 from progressor.storage.processes.processes import Processes
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.settlements import Settlements
+from progressor.storage.processes.turns import Turns
 from progressor.storage.replicas.counts import Counts
 from progressor.storage.replicas.heartbeats import Heard
 from progressor.storage.replicas.lineage import Lineage
@@ -160,6 +162,9 @@ class Wiring:
             self._worker, settings=config.commit, commit=commit,
             step_grace=config.replica.step_grace, metrics=self.context.metrics,
         )  # fmt: skip
+        self._turns = Turns(
+            self._worker, settings=config.commit, commit=commit, metrics=self.context.metrics
+        )
         self._step_writes = StepWrites(
             self._worker, settings=config.commit, commit=commit,
             step_grace=config.replica.step_grace,
@@ -203,17 +208,25 @@ class Wiring:
             paused=self.namespaces.pauses.names,
         )
         self._rates = Rates(self.context, timers_have_room=self._look_for_timers)
+        histories = StepHistories(
+            Histories(self._worker), HistoryCache(bytes_max=self._config.snapshots.bytes_max)
+        )
         steps = Steps(
             processor=self._processor,
             settlements=self._settlements,
-            histories=StepHistories(
-                Histories(self._worker), HistoryCache(bytes_max=self._config.snapshots.bytes_max)
-            ),
+            histories=histories,
             namespaces=self.namespaces,
             effects=self._effects,
             job_steps=JobSteps(
                 Jobs(self._worker),
                 BulkSteps(bulks=Bulks(self._worker), effects=self._effects, context=self.context),
+            ),
+            turns=StepTurns(
+                processor=self._processor,
+                stored=self._turns,
+                histories=histories,
+                effects=self._effects,
+                context=self.context,
             ),
             leases=self.leases,
             rates=self._rates,
@@ -301,7 +314,7 @@ class Wiring:
         return [((name,), float(name in paused)) for name in names]
 
     def _writes_waiting(self) -> list[Waiting]:
-        writes = (self._admissions, self._settlements, self._step_writes)
+        writes = (self._admissions, self._settlements, self._turns, self._step_writes)
         return [waiting for each in writes for waiting in each.waiting()]
 
     def load(self) -> ReplicaLoad:
@@ -346,6 +359,7 @@ class Wiring:
         self._writers = [
             group.create_task(self._admissions.run(), name="admissions"),
             group.create_task(self._settlements.run(), name="settlements"),
+            group.create_task(self._turns.run(), name="turns"),
             group.create_task(self._step_writes.run(), name="step writes"),
             group.create_task(self._processes.run(), name="reads"),
         ]
@@ -402,7 +416,7 @@ class Wiring:
         effects, context, scanner = self._effects, self.context, self.context.scanner
         zombies = ZombieScan(
             replicas=self.replicas, admissions=self._admissions, settlements=self._settlements,
-            claims=self._claims, namespaces=self.namespaces, effects=effects,
+            turns=self._turns, claims=self._claims, namespaces=self.namespaces, effects=effects,
             leases=self.leases, context=context,
         )  # fmt: skip
         stored = Retention(dataclasses.replace(self._scan, clock=SystemClock()))
@@ -477,6 +491,7 @@ class Wiring:
         self._slots_stop.set()
         self._admissions.close()
         self._settlements.close()
+        self._turns.close()
         self._step_writes.close()
         self._processes.close()
         await asyncio.wait(self._writers)

@@ -5,11 +5,13 @@ step that breaks its stream costs the other steps on it one attempt at most.
 """
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import grpc
 from google.rpc import code_pb2
@@ -17,14 +19,19 @@ from grpc import aio
 
 from progressor.clock import Clock
 from progressor.domain.processes.event import Event
-from progressor.domain.processes.intent import STILL_RUNNING, Failed, Released
+from progressor.domain.processes.intent import (
+    STILL_RUNNING,
+    TURN_ENDED,
+    Failed,
+    Released,
+)
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask
 from progressor.processor import codec, failures
 from progressor.processor.channels import CONNECT_SECONDS, Channels, Connection
 from progressor.processor.credentials import CredentialsError
 from progressor.processor.reach import Reach, Sizes
-from progressor.processor.stream import STEP_BYTES_MAX
+from progressor.processor.stream import STEP_BYTES_MAX, Asked, Stream
 from progressor.telemetry.traces.spans import record_server
 
 DESCRIBED_FROM_BYTES = 256 * 1024
@@ -93,22 +100,81 @@ class ProcessorClient:
                 return failures.target_not_found(target)
             namespace = _bound(namespace, target)
         packed = await self._exchange(request, task, history, namespace, timeout.total_seconds())
-        answer: codec.StepOutcome | Released
-        if isinstance(packed, bytes):
-            answer = codec.decode_response(
-                packed,
-                task_type=task.task_type,
-                namespace=namespace.name,
-                payload_bytes_max=namespace.payload_bytes_max,
-            )
-        else:
-            answer = packed
+        answer = _decoded(packed, task, namespace) if isinstance(packed, bytes) else packed
+        is_answered = isinstance(packed, bytes)
+        return self._judged(answer, task, namespace, timeout, target, is_answered=is_answered)
+
+    async def ask_turn(
+        self,
+        task: RunningTask,
+        history: tuple[Event, ...],
+        line: Callable[[], Awaitable[Sequence[RunningTask]]],
+        *,
+        namespace: Namespace,
+        timeout: dt.timedelta,
+    ) -> "AskedTurn | None":
+        """Ask the processor for the steps of a task and of those in the line behind it.
+
+        None: nothing was sent. The processor takes no turns, or the task is to be asked alone. What
+        is returned must be closed.
+        """
+        try:
+            connection = await self._channels.take(namespace)
+        except CredentialsError:
+            return None
+        turn = None
+        try:
+            stream = self._channels.stream_of(connection) if connection.is_ready else None
+            if stream is not None and stream.takes_turns:
+                tasks = [task, *await line()]
+                steps = self._send_turn(stream, tasks, history, namespace, timeout)
+                turn = AskedTurn(self, connection, stream, steps, namespace, timeout)
+        finally:
+            if turn is None:
+                await self._channels.give_back(connection)
+        if turn is not None and turn.following is None:
+            await turn.close()
+            return None
+        return turn
+
+    def _send_turn(
+        self,
+        stream: Stream,
+        tasks: Sequence[RunningTask],
+        history: tuple[Event, ...],
+        namespace: Namespace,
+        timeout: dt.timedelta,
+    ) -> Sequence[Asked]:
+        is_alone = len(tasks) == 1 or any(it.task_id in self._suspects for it in tasks)
+        if is_alone or namespace.name in self._paused:
+            return ()
+        deadline, epoch = self._clock.now() + timeout, self._epoch
+        first = codec.encode_request(tasks[0], history, deadline, epoch=epoch)
+        if len(first) > DESCRIBED_FROM_BYTES:
+            return ()
+        requests = [(codec.encode_following(it, deadline, epoch=epoch), it) for it in tasks[1:]]
+        return stream.ask_turn(
+            [(first, tasks[0]), *requests],
+            self._loop.time() + timeout.total_seconds(),
+            namespace.history_kept,
+        )
+
+    def _judged(
+        self,
+        answer: codec.StepOutcome | Released,
+        task: RunningTask,
+        namespace: Namespace,
+        timeout: dt.timedelta,
+        target: str | None = None,
+        *,
+        is_answered: bool,
+    ) -> codec.StepOutcome | Released:
         if isinstance(answer, Failed):
             if answer.unreachable:
                 return self._unreachable(answer, task, namespace, target)
             elapsed = self._clock.now() - task.first_started_at
             answer = failures.out_of_time(answer, timeout, elapsed)
-        if isinstance(packed, bytes):
+        if is_answered:
             self.reach.took(namespace.name, task.task_id)
         else:
             self.reach.lost(namespace.name)
@@ -196,14 +262,26 @@ class ProcessorClient:
             if answer is None:
                 continue
             if isinstance(answer, Failed):
-                if stream.broke:
-                    self._suspect(task.task_id)
-                if stream.was_unavailable:
-                    # Such as a proxy that is connected, with no processor behind it.
-                    lost = await connection.has_lost(losses)
-                    return dataclasses.replace(answer, unreachable=not lost)
+                return await self._lost(answer, stream, connection, losses, task)
             return answer
         return None
+
+    async def _lost(
+        self,
+        failed: Failed,
+        stream: Stream,
+        connection: Connection,
+        losses: int,
+        task: RunningTask,
+    ) -> Failed:
+        """Return the failure of a step that its stream has not answered."""
+        if stream.broke:
+            self._suspect(task.task_id)
+        if stream.was_unavailable:
+            # Such as a proxy that is connected, with no processor behind it.
+            lost = await connection.has_lost(losses)
+            return dataclasses.replace(failed, unreachable=not lost)
+        return failed
 
     async def _unsent(
         self, connection: Connection, task: RunningTask, deadline: float
@@ -296,6 +374,87 @@ class ProcessorClient:
         self._suspects[task_id] = True
         if len(self._suspects) > SUSPECTS_MAX:
             del self._suspects[next(iter(self._suspects))]
+
+
+class AskedTurn:
+    """The steps of a turn that were sent and whose outcomes were not taken yet, in their order."""
+
+    def __init__(  # what an exchange knows
+        self,
+        client: ProcessorClient,
+        connection: Connection,
+        stream: Stream,
+        steps: Sequence[Asked],
+        namespace: Namespace,
+        timeout: dt.timedelta,
+    ) -> None:
+        self._client, self._stream = client, stream
+        self._connection: Connection | None = connection
+        self._losses = connection.losses
+        self._steps = collections.deque(steps)
+        self._namespace, self._timeout = namespace, timeout
+
+    @property
+    def following(self) -> RunningTask | None:
+        """The task whose outcome is the next one."""
+        return self._steps[0].task if self._steps else None
+
+    async def is_answered(self, seconds: float) -> bool:
+        """Wait so long for the next outcome; at once False if its step needs its lease."""
+        step = self._steps[0]
+        assert step.lease is not None, "the first step has its lease from the beginning"
+        if not step.answer.done():
+            futures: set[asyncio.Future[Any]] = {step.answer, step.lease.wanted}
+            await asyncio.wait(
+                futures, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED
+            )
+        return step.answer.done()
+
+    def take_lease(self) -> None:
+        """Record that the next step has its lease."""
+        lease = self._steps[0].lease
+        if lease is not None and not lease.taken.done():
+            lease.taken.set_result(None)
+
+    async def outcome(self) -> codec.StepOutcome | Released | None:
+        """Return the next outcome, as `ProcessorClient.ask`; None: the step was not begun.
+
+        Cancelled, it leaves the step, which `close` gives up.
+        """
+        step, client = self._steps[0], self._client
+        answer = await asyncio.shield(step.answer)
+        self._steps.popleft()
+        if answer is None or step.task is None or self._connection is None:
+            return None
+        if isinstance(answer, bytes):
+            outcome = _decoded(answer, step.task, self._namespace)
+            if isinstance(outcome, Failed) and outcome.unreachable and outcome.reason == TURN_ENDED:
+                return None
+        else:
+            outcome = await client._lost(  # noqa: SLF001  # a part of it
+                answer, self._stream, self._connection, self._losses, step.task
+            )
+        return client._judged(  # noqa: SLF001
+            outcome, step.task, self._namespace, self._timeout,
+            is_answered=isinstance(answer, bytes),
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Give up the steps whose outcomes were not taken. Safe to repeat."""
+        while self._steps:
+            self._stream.give_up(self._steps.popleft())
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._client._channels.give_back(connection)  # noqa: SLF001
+
+
+def _decoded(packed: bytes, task: RunningTask, namespace: Namespace) -> codec.StepOutcome:
+    return codec.decode_response(
+        packed,
+        task_type=task.task_type,
+        namespace=namespace.name,
+        payload_bytes_max=namespace.payload_bytes_max,
+    )
 
 
 def _target_of(task: RunningTask) -> str | None:

@@ -60,6 +60,20 @@ def encode_request(
     add_event = request.history.add
     for event in history:
         process_wire.fill_event(add_event(), event)
+    return _encode_task(request, task, deadline, epoch)
+
+
+def encode_following(task: RunningTask, deadline: dt.datetime, *, epoch: int) -> bytes:
+    """Return the request for a task of a turn, whose process the step before it leaves."""
+    return _encode_task(processor_service_pb2.ProcessRequest(), task, deadline, epoch)
+
+
+def _encode_task(
+    request: processor_service_pb2.ProcessRequest,
+    task: RunningTask,
+    deadline: dt.datetime,
+    epoch: int,
+) -> bytes:
     message = request.task
     message.task_id = task.task_id
     message.type = process_wire.TASK_TYPE_TO_WIRE[task.task_type]

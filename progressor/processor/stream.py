@@ -18,6 +18,8 @@ Invariants:
  7. A step that is sent in a call of its own may make its calls on the stream while that call lasts;
     a draining stream waits for it.
 
+ 8. What a step of a turn asks before it has a lease of its own waits until it gets one (`Lease`).
+
 A step costs one future, two dictionary entries and no asyncio task; all timeouts share one timer.
 """
 
@@ -63,10 +65,27 @@ _CLOCK_SECONDS = 0.001
 """How early a timer may go off: the event loop counts in milliseconds."""
 
 
-class _Step:
-    """One step on its way: `request` is None once it was written."""
+class Lease:
+    """The lease that a step of a turn gets once the steps before it are settled."""
 
-    __slots__ = ("answer", "deadline", "request", "step_id", "task")
+    __slots__ = ("taken", "wanted")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.wanted: asyncio.Future[None] = loop.create_future()
+        """Done once the step asks for something that takes a lease."""
+        self.taken: asyncio.Future[None] = loop.create_future()
+
+
+class Asked:
+    """One step on its way: `request` is None once it was written.
+
+    ``turn`` is the step_id of the first step of its turn; 0: it is in none. ``lease`` is of one
+    that is asked ahead.
+    """
+
+    __slots__ = (
+        "answer", "deadline", "history_last", "lease", "request", "step_id", "task", "turn",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -81,10 +100,13 @@ class _Step:
         self.deadline = deadline
         self.answer = answer
         self.task = task
+        self.turn = 0
+        self.history_last: int | None = None
+        self.lease: Lease | None = None
 
 
 # A step, the id of a step whose caller has stopped waiting, or the result of a step's call.
-_Item: TypeAlias = _Step | int | Result
+_Item: TypeAlias = Asked | int | Result
 
 
 class Stream:
@@ -110,6 +132,8 @@ class Stream:
         """Whether the processor has no such method."""
         self.broke = False
         """Whether it ended without draining although its connection did not end."""
+        self.takes_turns = False
+        """Whether the processor has announced that it runs turns."""
         self.ended_early = False
         """Whether it broke or drained before any answer, as another stream probably would."""
         self.was_unavailable = False
@@ -121,7 +145,7 @@ class Stream:
         self._call: StreamCall[bytes, bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, _Step] = {}
+        self._waiting: dict[int, Asked] = {}
         # The tasks of steps that were sent in calls of their own, by step_id.
         self._guests: dict[int, RunningTask] = {}
         self._last_id = 0
@@ -163,18 +187,47 @@ class Stream:
         """
         if not self.is_open or len(self._outbox) >= LINE_MAX:
             return None
+        step = self._send(request, deadline, task)
+        try:
+            return await step.answer
+        except asyncio.CancelledError:
+            self.give_up(step)
+            raise
+
+    def ask_turn(
+        self,
+        requests: Sequence[tuple[bytes, RunningTask]],
+        deadline: float,
+        history_last: int | None,
+    ) -> Sequence[Asked]:
+        """Send the steps of a turn, whose answers are those of `ask`; empty: nothing was sent.
+
+        Each ends by its answer or by `give_up`. Only the first has a lease.
+        """
+        if not (self.is_open and self.takes_turns) or len(self._outbox) >= LINE_MAX:
+            return ()
+        steps = [self._send(request, deadline, task) for request, task in requests]
+        for step in steps:
+            step.turn, step.history_last = steps[0].step_id, history_last
+        for step in steps[1:]:
+            step.lease = Lease(self._loop)
+        return steps
+
+    def give_up(self, step: Asked) -> None:
+        """Stop waiting for a step, and notify the processor; nothing if it was answered."""
+        if step.lease is not None:
+            step.lease.taken.cancel()
+        if self._waiting.pop(step.step_id, None) is not None:
+            self._take_back(step)
+
+    def _send(self, request: bytes, deadline: float, task: RunningTask | None) -> Asked:
         self._last_id = step_id = self._last_id + 1
-        step = _Step(step_id, request, deadline, self._loop.create_future(), task)
+        step = Asked(step_id, request, deadline, self._loop.create_future(), task)
         self._waiting[step_id] = step
         self._outbox.put(step)
         if deadline < self._sweep_at:
             self._sweep_by(deadline)
-        try:
-            return await step.answer
-        except asyncio.CancelledError:
-            if self._waiting.pop(step_id, None) is not None:
-                self._take_back(step)
-            raise
+        return step
 
     @contextlib.contextmanager
     def guest(self, task: RunningTask) -> Iterator[Sequence[tuple[str, str]]]:
@@ -253,6 +306,8 @@ class Stream:
 
     def _hand_out(self, frame: frames_pb2.StepAnswersFrame) -> None:
         waiting = self._waiting
+        if frame.turns:
+            self.takes_turns = True
         if frame.draining:
             self._draining = True
             self.is_open = False
@@ -285,8 +340,12 @@ class Stream:
         serving.add_done_callback(self._serving.discard)
 
     async def _serve(
-        self, calls: StepCalls, call: frames_pb2.RawStepCall, step: _Step | None, task: RunningTask
+        self, calls: StepCalls, call: frames_pb2.RawStepCall, step: Asked | None, task: RunningTask
     ) -> None:
+        if step is not None and step.lease is not None and not step.lease.taken.done():
+            if not step.lease.wanted.done():
+                step.lease.wanted.set_result(None)
+            await asyncio.shield(step.lease.taken)
         result, left = await calls.serve(call, task)
         # The deadline of a step in a call of its own is read again when it comes, see CallDeadline.
         if left is not None and step is not None:
@@ -306,10 +365,7 @@ class Stream:
                 if self._draining:
                     self._finish(item, None)
                     continue
-                # Half the time of giving both to `add`.
-                raw = add()
-                raw.step_id = item.step_id
-                raw.request = item.request
+                _fill(add(), item, item.request)
                 item.request = None
         self._leave_when_done()
         if frame.steps or frame.cancelled or frame.results:
@@ -323,12 +379,12 @@ class Stream:
             finally:
                 self._writing_since = math.inf
 
-    def _finish(self, step: _Step, answer: Failed | None) -> None:
+    def _finish(self, step: Asked, answer: Failed | None) -> None:
         self._waiting.pop(step.step_id, None)
         if not step.answer.done():
             step.answer.set_result(answer)
 
-    def _take_back(self, step: _Step) -> None:
+    def _take_back(self, step: Asked) -> None:
         """Cancel the step: notify the processor if the step was written, else drop it."""
         if step.request is None:
             if not self.has_ended:
@@ -381,6 +437,16 @@ def _declines(error: aio.AioRpcError) -> bool:
         # Too large is what a message of a step was, or its answer.
         return failures.failure_of(error).reason != failures.MESSAGE_TOO_LARGE
     return error.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def _fill(raw: frames_pb2.RawStep, step: Asked, request: bytes) -> None:
+    # Half the time of giving both to `add`.
+    raw.step_id = step.step_id
+    raw.request = request
+    if step.turn:
+        raw.turn = step.turn
+        if step.history_last is not None:
+            raw.history_last = step.history_last
 
 
 def _size(item: _Item) -> int:

@@ -13,6 +13,7 @@ from msgspec import Meta
 from progressor import errors
 from progressor.domain.processes.namespace import (
     PAYLOAD_BYTES_CEILING,
+    TURN_CEILING,
     HistoryMode,
     Namespace,
     is_namespace_name,
@@ -135,6 +136,9 @@ class NamespaceTable:
         "",
         "name of the `[processor_credentials.NAME]` by which the processor is reached; empty: no "
         "TLS and no token",
+    )
+    turn_max: Annotated[int, Meta(ge=1, le=TURN_CEILING)] = setting(
+        1, "waiting calls of one process that are asked and settled together; 1: one at a time"
     )
     quotas: QuotaTable = found_setting(QuotaTable, "a table, see below")
 

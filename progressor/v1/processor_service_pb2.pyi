@@ -117,8 +117,21 @@ class StreamedStep(_message.Message):
 
     STEP_ID_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    HISTORY_LAST_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Unique within the stream."""
+    turn: _builtins.int
+    """The steps of a turn have the step_id of its first one here; 0: the step is in no turn. They are of one
+    process, follow each other, and are run one after the other. The requests after the first have a
+    task alone: each runs on the process as the response before it leaves it, with its events behind
+    the history. A turn ends with a response that has more than events, aux_state, metadata and
+    response, or a reject: the steps behind it are not run and get a failure with the reason TURN_ENDED. A processor
+    that runs for too long, or that is leaving, may end a turn after any step. Sent only to
+    processors that announce `turns`.
+    """
+    history_last: _builtins.int
+    """How many of the last events go with the later steps of a turn. Absent: all."""
     @_builtins.property
     def request(self) -> Global___ProcessRequest: ...
     def __init__(
@@ -126,12 +139,16 @@ class StreamedStep(_message.Message):
         *,
         step_id: _builtins.int = ...,
         request: Global___ProcessRequest | None = ...,
+        turn: _builtins.int = ...,
+        history_last: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_last", b"_history_last", "history_last", b"history_last", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_last", b"_history_last", "history_last", b"history_last", "request", b"request", "step_id", b"step_id", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history_last: _TypeAlias = _typing.Literal["history_last"]  # noqa: Y015
+    _WhichOneofArgType__history_last: _TypeAlias = _typing.Literal["_history_last", b"_history_last"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history_last) -> _WhichOneofReturnType__history_last | None: ...
 
 Global___StreamedStep: _TypeAlias = StreamedStep  # noqa: Y015
 
@@ -144,10 +161,13 @@ class ProcessStreamResponse(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
     """The processor is shutting down: send no more steps on this stream. It still answers those that it
     has.
     """
+    turns: _builtins.bool
+    """Set in one frame or in all: the processor runs turns (StreamedStep.turn)."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamedAnswer]:
         """In any order, each as soon as it is ready."""
@@ -164,10 +184,11 @@ class ProcessStreamResponse(_message.Message):
         answers: _abc.Iterable[Global___StreamedAnswer] | None = ...,
         draining: _builtins.bool = ...,
         calls: _abc.Iterable[Global___StepCall] | None = ...,
+        turns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "calls", b"calls", "draining", b"draining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "calls", b"calls", "draining", b"draining", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

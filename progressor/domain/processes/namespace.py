@@ -15,6 +15,9 @@ from progressor.domain.quotas.quotas import NO_QUOTAS, Quotas
 PAYLOAD_BYTES_CEILING = 16 * 1024 * 1024
 """No namespace may allow larger payloads: a message carries several, and must fit gRPC's."""
 
+TURN_CEILING = 256
+"""No namespace may allow longer turns: the results of one wait for its last step."""
+
 _NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 _UNIX_PATH = re.compile(r"unix:/[^\x00-\x1f\x7f]{1,106}")  # sun_path holds 107 bytes
@@ -62,6 +65,7 @@ class Namespace:
     unreachable_patience: dt.timedelta | None = None
     step_timeout_max: dt.timedelta = dt.timedelta(hours=1)
     processor_credentials: str = ""
+    turn_max: int = 1
     quotas: Quotas = NO_QUOTAS
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#progressor/internal/v1/frames.proto\x12\x16progressor.internal.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8b\x01\n\nStepsFrame\x12.\n\x05steps\x18\x01 \x03(\x0b\x32\x1f.progressor.internal.v1.RawStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\x12:\n\x07results\x18\x03 \x03(\x0b\x32).progressor.internal.v1.RawStepCallResult\"e\n\x11RawStepCallResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x12\x12\n\x08remember\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06\x65xtend\x18\x04 \x01(\x0cH\x00\x42\x08\n\x06result\"+\n\x07RawStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"\x90\x01\n\x10StepAnswersFrame\x12\x36\n\x07\x61nswers\x18\x01 \x03(\x0b\x32%.progressor.internal.v1.RawStepAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x32\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32#.progressor.internal.v1.RawStepCall\"`\n\x0bRawStepCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x07step_id\x18\x02 \x01(\x03\x12\x12\n\x08remember\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06\x65xtend\x18\x04 \x01(\x0cH\x00\x42\t\n\x07request\"D\n\rRawStepAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x15\n\x08response\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x0b\n\t_response\"O\n\nCallsFrame\x12.\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1f.progressor.internal.v1.RawCall\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"\xa4\x02\n\x07RawCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12H\n\rtrace_context\x18\x03 \x03(\x0b\x32\x31.progressor.internal.v1.RawCall.TraceContextEntry\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07request\"\\\n\x10\x43\x61llAnswersFrame\x12\x36\n\x07\x61nswers\x18\x01 \x03(\x0b\x32%.progressor.internal.v1.RawCallAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\x8f\x01\n\rRawCallAnswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x42\x08\n\x06resultBm\n\x16progressor.internal.v1B\x0b\x46ramesProtoP\x01Z+progressor/internal/v1;progressorinternalv1\xaa\x02\x16Progressor.Internal.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#progressor/internal/v1/frames.proto\x12\x16progressor.internal.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8b\x01\n\nStepsFrame\x12.\n\x05steps\x18\x01 \x03(\x0b\x32\x1f.progressor.internal.v1.RawStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\x12:\n\x07results\x18\x03 \x03(\x0b\x32).progressor.internal.v1.RawStepCallResult\"e\n\x11RawStepCallResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x12\x12\n\x08remember\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06\x65xtend\x18\x04 \x01(\x0cH\x00\x42\x08\n\x06result\"e\n\x07RawStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x0f\n\x07request\x18\x02 \x01(\x0c\x12\x0c\n\x04turn\x18\x03 \x01(\x03\x12\x19\n\x0chistory_last\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x0f\n\r_history_last\"\x9f\x01\n\x10StepAnswersFrame\x12\x36\n\x07\x61nswers\x18\x01 \x03(\x0b\x32%.progressor.internal.v1.RawStepAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x32\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32#.progressor.internal.v1.RawStepCall\x12\r\n\x05turns\x18\x04 \x01(\x08\"`\n\x0bRawStepCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x07step_id\x18\x02 \x01(\x03\x12\x12\n\x08remember\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06\x65xtend\x18\x04 \x01(\x0cH\x00\x42\t\n\x07request\"D\n\rRawStepAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x15\n\x08response\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x0b\n\t_response\"O\n\nCallsFrame\x12.\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1f.progressor.internal.v1.RawCall\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"\xa4\x02\n\x07RawCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12H\n\rtrace_context\x18\x03 \x03(\x0b\x32\x31.progressor.internal.v1.RawCall.TraceContextEntry\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07request\"\\\n\x10\x43\x61llAnswersFrame\x12\x36\n\x07\x61nswers\x18\x01 \x03(\x0b\x32%.progressor.internal.v1.RawCallAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\x8f\x01\n\rRawCallAnswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x42\x08\n\x06resultBm\n\x16progressor.internal.v1B\x0b\x46ramesProtoP\x01Z+progressor/internal/v1;progressorinternalv1\xaa\x02\x16Progressor.Internal.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,21 +40,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RAWSTEPCALLRESULT']._serialized_start=237
   _globals['_RAWSTEPCALLRESULT']._serialized_end=338
   _globals['_RAWSTEP']._serialized_start=340
-  _globals['_RAWSTEP']._serialized_end=383
-  _globals['_STEPANSWERSFRAME']._serialized_start=386
-  _globals['_STEPANSWERSFRAME']._serialized_end=530
-  _globals['_RAWSTEPCALL']._serialized_start=532
-  _globals['_RAWSTEPCALL']._serialized_end=628
-  _globals['_RAWSTEPANSWER']._serialized_start=630
-  _globals['_RAWSTEPANSWER']._serialized_end=698
-  _globals['_CALLSFRAME']._serialized_start=700
-  _globals['_CALLSFRAME']._serialized_end=779
-  _globals['_RAWCALL']._serialized_start=782
-  _globals['_RAWCALL']._serialized_end=1074
-  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_start=1012
-  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_end=1063
-  _globals['_CALLANSWERSFRAME']._serialized_start=1076
-  _globals['_CALLANSWERSFRAME']._serialized_end=1168
-  _globals['_RAWCALLANSWER']._serialized_start=1171
-  _globals['_RAWCALLANSWER']._serialized_end=1314
+  _globals['_RAWSTEP']._serialized_end=441
+  _globals['_STEPANSWERSFRAME']._serialized_start=444
+  _globals['_STEPANSWERSFRAME']._serialized_end=603
+  _globals['_RAWSTEPCALL']._serialized_start=605
+  _globals['_RAWSTEPCALL']._serialized_end=701
+  _globals['_RAWSTEPANSWER']._serialized_start=703
+  _globals['_RAWSTEPANSWER']._serialized_end=771
+  _globals['_CALLSFRAME']._serialized_start=773
+  _globals['_CALLSFRAME']._serialized_end=852
+  _globals['_RAWCALL']._serialized_start=855
+  _globals['_RAWCALL']._serialized_end=1147
+  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_start=1085
+  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_end=1136
+  _globals['_CALLANSWERSFRAME']._serialized_start=1149
+  _globals['_CALLANSWERSFRAME']._serialized_end=1241
+  _globals['_RAWCALLANSWER']._serialized_start=1244
+  _globals['_RAWCALLANSWER']._serialized_end=1387
 # @@protoc_insertion_point(module_scope)

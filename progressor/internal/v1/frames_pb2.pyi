@@ -95,19 +95,27 @@ class RawStep(_message.Message):
 
     STEP_ID_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    HISTORY_LAST_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     request: _builtins.bytes
+    turn: _builtins.int
+    history_last: _builtins.int
     def __init__(
         self,
         *,
         step_id: _builtins.int = ...,
         request: _builtins.bytes = ...,
+        turn: _builtins.int = ...,
+        history_last: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_last", b"_history_last", "history_last", b"history_last"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_last", b"_history_last", "history_last", b"history_last", "request", b"request", "step_id", b"step_id", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history_last: _TypeAlias = _typing.Literal["history_last"]  # noqa: Y015
+    _WhichOneofArgType__history_last: _TypeAlias = _typing.Literal["_history_last", b"_history_last"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history_last) -> _WhichOneofReturnType__history_last | None: ...
 
 Global___RawStep: _TypeAlias = RawStep  # noqa: Y015
 
@@ -120,7 +128,9 @@ class StepAnswersFrame(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
+    turns: _builtins.bool
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RawStepAnswer]: ...
     @_builtins.property
@@ -131,10 +141,11 @@ class StepAnswersFrame(_message.Message):
         answers: _abc.Iterable[Global___RawStepAnswer] | None = ...,
         draining: _builtins.bool = ...,
         calls: _abc.Iterable[Global___RawStepCall] | None = ...,
+        turns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "calls", b"calls", "draining", b"draining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "calls", b"calls", "draining", b"draining", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

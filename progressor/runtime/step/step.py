@@ -5,7 +5,8 @@
 A worker continues with the task that the settlement returns as the next one on the same process
 (the oldest waiting call, or a timer that is due). It already knows the process, and needs
 neither a claim nor a read. If the process was a node of a job and has ended, the worker continues
-with the first step of another node in its namespace.
+with the first step of another node in its namespace. Where the namespace allows it, a worker that
+continues asks for several calls of the process at once (`turns`).
 """
 
 import asyncio
@@ -40,6 +41,7 @@ from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.step.histories import StepHistories
 from progressor.runtime.step.job_steps import JobSteps
+from progressor.runtime.step.turns import Ahead, Turns
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements, Written
 from progressor.telemetry.logs import fields as log_fields
@@ -47,7 +49,7 @@ from progressor.telemetry.traces.spans import UNTRACED, Span
 
 _log = logging.getLogger(__name__)
 
-TURNS_MAX = 32
+STEPS_MAX = 32
 """Steps that a worker may run on one process while other tasks of its namespace wait for a slot."""
 
 _INTERNAL = 13
@@ -85,6 +87,7 @@ class Steps:
     namespaces: Namespaces
     effects: EffectDispatcher
     job_steps: JobSteps
+    turns: Turns
     leases: Leases
     rates: Rates
     context: Context
@@ -95,23 +98,26 @@ class Steps:
         If it is cancelled, the processor may have acted; a queued settlement is still written.
         """
         handle = self.leases.take(task)
-        turns = 0
+        ahead = Ahead()
+        steps = 0
         behind: int | None = None
         try:
             while True:
-                turns += 1
-                if handle.ending is None and slots.hands_back(task):
+                steps += 1
+                if handle.ending is None and not ahead.is_asked and slots.hands_back(task):
                     handle.ending = Ending.RELEASED
                 self.context.measures.begun(task)
-                yields = turns >= TURNS_MAX or slots.is_limited(task.key.namespace)
+                is_long = steps + ahead.settled_count >= STEPS_MAX
+                yields = is_long or slots.is_limited(task.key.namespace)
                 yields = yields and slots.has_backlog(task.key.namespace)
                 continues = not (yields or slots.draining)
+                ahead.wanted = continues and behind is not None
                 span = self.context.tracing.step(task, behind=behind)
                 if span is UNTRACED:
-                    following = await self._step(task, handle, span, continues=continues)
+                    following = await self._step(task, handle, span, ahead, continues=continues)
                 else:
                     with span:
-                        following = await self._step(task, handle, span, continues=continues)
+                        following = await self._step(task, handle, span, ahead, continues=continues)
                 if following is None:
                     if yields:
                         # The backlog may be cleared by now, and the next task is due.
@@ -123,15 +129,18 @@ class Steps:
                 self.leases.pass_on(handle, task)
         finally:
             self.leases.drop(handle)
+            await ahead.close()
 
     async def _step(
-        self, task: RunningTask, handle: LeaseHandle, span: Span, *, continues: bool
+        self, task: RunningTask, handle: LeaseHandle, span: Span, ahead: Ahead, *, continues: bool
     ) -> RunningTask | None:
         self.context.observers.tell(
             "claimed", task_id=task.task_id, key=task.key, attempt=task.attempt
         )
         namespace = await self._namespace(task)
-        outcome = None if namespace is None else await self._ask(task, handle, namespace, span)
+        outcome = None
+        if namespace is not None:
+            outcome = await self._ask(task, handle, namespace, span, ahead)
         if namespace is None or outcome is None:
             if handle.ending is Ending.REVOKED:
                 span.fail("LEASE_LOST")
@@ -141,6 +150,11 @@ class Steps:
                 self._abandon(task)
             return None
         self.context.observers.tell("answered", task_id=task.task_id, key=task.key)
+        if ahead.turn is not None:
+            following = await self.turns.settle(task, outcome, ahead, namespace, self._decide)
+            if following is not None:
+                span.answered(outcome)
+                return following
         plan = None
         if isinstance(outcome, Succeeded) and isinstance(outcome.intent.action, StartNodes):
             outcome, plan = await self._plan(task, outcome, outcome.intent.action)
@@ -277,7 +291,12 @@ class Steps:
                 await asyncio.sleep(1)
 
     async def _ask(
-        self, task: RunningTask, handle: LeaseHandle, namespace: Namespace, span: Span
+        self,
+        task: RunningTask,
+        handle: LeaseHandle,
+        namespace: Namespace,
+        span: Span,
+        ahead: Ahead,
     ) -> Outcome | None:
         """Return the outcome of the attempt; None if the lease was abandoned meanwhile."""
         if handle.ending is None:
@@ -287,7 +306,10 @@ class Steps:
             try:
                 if namespace.name == OPERATIONS:
                     return await self.job_steps.bulk_steps.run(task)
-                return await self._ask_processor(task, namespace, span)
+                known = await self.turns.resume(task, ahead)
+                if known is not None:
+                    return known
+                return await self._ask_processor(task, namespace, span, ahead)
             except asyncio.CancelledError:
                 # Uncancelled only if the handle cancelled it.
                 if handle.asking is not None or worker is None or worker.uncancel() > 0:
@@ -296,7 +318,9 @@ class Steps:
                 handle.asking = None
         return Released() if handle.ending is Ending.RELEASED else None
 
-    async def _ask_processor(self, task: RunningTask, namespace: Namespace, span: Span) -> Outcome:
+    async def _ask_processor(
+        self, task: RunningTask, namespace: Namespace, span: Span, ahead: Ahead
+    ) -> Outcome:
         try:
             if task.process.part is not None:
                 handed = await self.job_steps.handed(task, task.process.part)
@@ -319,11 +343,20 @@ class Steps:
             return _UNREADABLE
         if isinstance(history, Failed):
             return history
-        return await self._send(task, history, namespace, span)
+        return await self._send(task, history, namespace, span, ahead)
 
     async def _send(
-        self, task: RunningTask, history: tuple[Event, ...], namespace: Namespace, span: Span
+        self,
+        task: RunningTask,
+        history: tuple[Event, ...],
+        namespace: Namespace,
+        span: Span,
+        ahead: Ahead,
     ) -> Outcome:
+        if ahead.wanted:
+            asked = await self.turns.ask(task, history, namespace, ahead)
+            if asked is not None:
+                return asked
         timeout = task.step_timeout or namespace.step_timeout
         asked_at = self.context.clock.monotonic()
         if span is UNTRACED:

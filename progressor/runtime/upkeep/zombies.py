@@ -23,6 +23,7 @@ from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.settlements import Entry, Outcome, Settlements, Written
+from progressor.storage.processes.turns import Turns
 from progressor.storage.replicas.replicas import Replicas, Zombie, ZombieCause
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.traces.spans import UNTRACED, Span
@@ -45,6 +46,7 @@ class ZombieScan:
     replicas: Replicas
     admissions: Admissions
     settlements: Settlements
+    turns: Turns
     claims: Claims
     namespaces: Namespaces
     effects: EffectDispatcher
@@ -111,9 +113,8 @@ class ZombieScan:
                 continue
             begun_count = self._suspects.get(each.token)
             if begun_count is None:
-                if not (
-                    self.admissions.is_waiting(each.key) or self.settlements.is_waiting(each.key)
-                ):
+                writes = (self.admissions, self.settlements, self.turns)
+                if not any(it.is_waiting(each.key) for it in writes):
                     suspects[each.token] = self.claims.begun_count
                 continue
             suspects[each.token] = begun_count

@@ -12,7 +12,10 @@ Invariants:
  5. No step sees a context variable that another has set, such as the current span.
  6. A step in a call of its own may use the stream that its engine names in the call; the stream
     stays open until that step has ended.
- 7. A drain is announced on every stream; running steps, and steps that were sent before the engine
+ 7. The steps of a turn run one after the other, each on the process as the one before left it,
+    until one does more than that, TURN_SECONDS have passed, or there is no slot. The rest is not
+    run.
+ 8. A drain is announced on every stream; running steps, and steps that were sent before the engine
     received the announcement, are answered before the stream ends.
 """
 
@@ -20,7 +23,9 @@ import asyncio
 import collections
 import contextlib
 import contextvars
+import dataclasses
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -28,6 +33,7 @@ import grpc
 from google.protobuf import message
 
 from progressor import errors
+from progressor.domain.processes.intent import TURN_ENDED
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk.processor.links import GuestLink, StepLink, StreamLink
 from progressor.sdk.processor.verdicts import failure, text_of_step
@@ -50,10 +56,16 @@ QUEUE_BYTES_MAX = 64 * 1024 * 1024
 _ANSWER_BYTES_MAX = MESSAGE_BYTES_MAX - 64
 """The largest answer in a frame, without its step_id."""
 
+TURN_SECONDS = 0.1
+"""How long a turn begins further steps: so much later than the first one they may begin."""
+
 _CROSSING_SECONDS = 1.0
 """How long an idle stream stays open after the drain was announced, for steps on their way."""
 
 _CANCELLED = failure(grpc.StatusCode.ABORTED, "the handler was cancelled", "").SerializeToString()
+_TURN_ENDED = failure(
+    grpc.StatusCode.UNAVAILABLE, "the turn ended before this step", TURN_ENDED
+).SerializeToString()
 _UNREADABLE = failure(
     grpc.StatusCode.INTERNAL, "the request is not a ProcessRequest", "INVALID_REQUEST"
 ).SerializeToString()
@@ -154,6 +166,18 @@ class StepServer:
         self._shortened.set()
 
 
+@dataclasses.dataclass(slots=True)
+class _Turn:
+    """The steps of a turn that wait for the one that runs, ``running``; ``first`` is its name."""
+
+    first: int
+    running: int
+    ends_at: float = math.inf
+    waiting: collections.deque[frames_pb2.RawStep] = dataclasses.field(
+        default_factory=collections.deque
+    )
+
+
 class _Stream:
     """One stream, from its first frame to its last."""
 
@@ -162,6 +186,8 @@ class _Stream:
         self._wire, self._server = wire, server
         # The unanswered steps; None: queued.
         self._steps: dict[int, asyncio.Task[None] | None] = {}
+        # By their first steps.
+        self._turns: dict[int, _Turn] = {}
         self._answers: Outbox[_Item] = Outbox(size=_size)
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._calls: dict[int, asyncio.Future[frames_pb2.RawStepCallResult]] = {}
@@ -229,7 +255,7 @@ class _Stream:
     def begin(self, step_id: int, packed: bytes) -> None:
         """Run a step that has a slot."""
         self._steps[step_id] = self._group.create_task(
-            self._run_step(step_id, packed), name="step", context=self._context.copy()
+            self._read_step(step_id, packed), name="step", context=self._context.copy()
         )
 
     async def _read(self) -> None:
@@ -241,7 +267,10 @@ class _Stream:
                 self._over.set()
                 return
             for step in frame.steps:
-                self._receive(step.step_id, step.request)
+                if step.turn:
+                    self._take_turn(step)
+                else:
+                    self._receive(step.step_id, step.request)
             if frame.cancelled:
                 self._cancel(frame.cancelled)
             for result in frame.results:
@@ -269,7 +298,21 @@ class _Stream:
             self._steps[step_id] = None
             self._server.enqueue(self, step_id, packed)
 
+    def _take_turn(self, step: frames_pb2.RawStep) -> None:
+        if step.turn == step.step_id:
+            self._turns[step.turn] = _Turn(step.turn, step.turn)
+            self._receive(step.step_id, step.request)
+            return
+        turn = self._turns.get(step.turn)
+        if turn is not None:
+            turn.waiting.append(step)
+        elif not self._over.is_set():
+            self._answers.put((step.step_id, _TURN_ENDED))
+
     def _cancel(self, step_ids: Sequence[int]) -> None:
+        for turn in tuple(self._turns.values()):
+            if {turn.running, *(it.step_id for it in turn.waiting)} & set(step_ids):
+                self._end_turn(turn)
         for step_id in step_ids:
             if step_id in self._steps:
                 task = self._steps.pop(step_id)
@@ -284,24 +327,67 @@ class _Stream:
     def _release(self, _task: "asyncio.Task[None]") -> None:
         self._server.release()
 
-    async def _run_step(self, step_id: int, packed: bytes) -> None:
+    async def _read_step(self, step_id: int, packed: bytes) -> None:
+        turn = self._turns.get(step_id)
         try:
             request = pb.ProcessRequest.FromString(packed)
         except message.DecodeError:
+            if turn is not None:
+                self._end_turn(turn)
             self._answer(step_id, _UNREADABLE)
             return
+        if turn is not None:
+            turn.ends_at = self.loop.time() + TURN_SECONDS
+        await self._run_step(step_id, request, turn)
+
+    async def _run_step(self, step_id: int, request: pb.ProcessRequest, turn: _Turn | None) -> None:
+        response = pb.ProcessResponse()
         try:
             response = await self._server.answer(request, StreamLink(self, step_id))
             answer = response.SerializeToString()
         except asyncio.CancelledError:
             # Unless the engine cancelled the step, the handler cancelled itself.
+            if turn is not None:
+                self._end_turn(turn)
             self._answer(step_id, _CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001  # a bug ends this step alone
             _log.exception("step failed with an unexpected error (%s)", text_of_step(request))
             text = f"Unexpected {type(error)}: {error}"
-            answer = failure(grpc.StatusCode.UNKNOWN, text, "").SerializeToString()
+            response = failure(grpc.StatusCode.UNKNOWN, text, "")
+            answer = response.SerializeToString()
         self._answer(step_id, answer)
+        if turn is not None:
+            self._go_on(turn, request, response)
+
+    def _go_on(self, turn: _Turn, request: pb.ProcessRequest, response: pb.ProcessResponse) -> None:
+        """Begin the next step of a turn, or end the turn."""
+        is_over = self._leaving or self._over.is_set() or self.loop.time() >= turn.ends_at
+        may_go_on = not is_over and _continues_turn(response)
+        if not (may_go_on and turn.waiting and self._server.take()):
+            self._end_turn(turn)
+            return
+        raw = turn.waiting.popleft()
+        turn.running = raw.step_id
+        try:
+            following = _following(request, response, raw)
+        except message.DecodeError:
+            self._server.release()
+            self._answers.put((raw.step_id, _UNREADABLE))
+            self._end_turn(turn)
+            return
+        self._steps[raw.step_id] = self._group.create_task(
+            self._run_step(raw.step_id, following, turn),
+            name="step", context=self._context.copy(),
+        )  # fmt: skip
+
+    def _end_turn(self, turn: _Turn) -> None:
+        """Answer the steps of a turn that will not run. Safe to repeat."""
+        self._turns.pop(turn.first, None)
+        while turn.waiting:
+            step = turn.waiting.popleft()
+            if not self._over.is_set():
+                self._answers.put((step.step_id, _TURN_ENDED))
 
     def _answer(self, step_id: int, answer: bytes) -> None:
         if step_id not in self._steps:
@@ -317,7 +403,7 @@ class _Stream:
             self._end_when_done()
 
     async def _write(self, items: Sequence[_Item]) -> None:
-        frame = frames_pb2.StepAnswersFrame()
+        frame = frames_pb2.StepAnswersFrame(turns=True)
         add = frame.answers.add
         for item in items:
             if item is None:
@@ -361,6 +447,42 @@ class _Stream:
         while self._steps:
             self._steps.popitem()
             self._server.release()
+
+
+def _continues_turn(response: pb.ProcessResponse) -> bool:
+    """Whether the next step of a turn may run: as `domain` has it of the outcome."""
+    action = response.WhichOneof("action")
+    if action is not None:
+        return action == "reject"
+    return not (response.WhichOneof("timer") or response.timers or response.messages)
+
+
+def _following(
+    request: pb.ProcessRequest, response: pb.ProcessResponse, raw: frames_pb2.RawStep
+) -> pb.ProcessRequest:
+    """Return the next request of a turn, with the process as a response leaves it."""
+    following = pb.ProcessRequest.FromString(raw.request)
+    process, history = following.process, following.history
+    process.CopyFrom(request.process)
+    history.extend(request.history)
+    if response.HasField("reject"):
+        return following
+    if response.HasField("aux_state"):
+        process.aux_state, process.state_version = response.aux_state, response.state_version
+    if response.HasField("metadata"):
+        process.metadata.CopyFrom(response.metadata)
+    for event in response.events:
+        process.last_event_id += 1
+        history.add(
+            event_id=process.last_event_id,
+            payload=event.payload,
+            format_version=event.format_version,
+            metadata=event.metadata if event.HasField("metadata") else None,
+            task_id=request.task.task_id,
+        ).occurred_at.GetCurrentTime()
+    if raw.HasField("history_last"):
+        del history[: max(0, len(history) - raw.history_last)]
+    return following
 
 
 def _metadata(context: Context) -> dict[str, Any]:

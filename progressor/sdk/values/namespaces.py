@@ -63,6 +63,7 @@ class NamespaceConfig:
     unreachable_patience: dt.timedelta | None = None
     step_timeout_max: dt.timedelta = dt.timedelta(hours=1)
     processor_credentials: str = ""
+    turn_max: int = 1
     quotas: Quotas = NO_QUOTAS
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None

@@ -27,6 +27,7 @@ from progressor.runtime.step.bulk_steps import BulkSteps
 from progressor.runtime.step.histories import HistoryCache, StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.step import Steps
+from progressor.runtime.step.turns import Turns
 from progressor.runtime.upkeep.retention import RetentionScan, Round, TaskScan
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import ReplicaSettings, Scanner
@@ -34,6 +35,7 @@ from progressor.storage.access.access import Access
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.turns import Turns as StoredTurns
 from progressor.storage.replicas.retention import (
     DeletedProcesses,
     DeletedTasks,
@@ -153,14 +155,20 @@ class Harness:
     def _build(self) -> None:
         shared: dict[str, Any] = {"effects": self.effects, "context": self.context}
         stored: dict[str, Any] = {"namespaces": self.namespaces, **shared}
+        histories = StepHistories(cast("Any", self.histories), self.history_cache)
+        self.turns = Turns(
+            processor=cast("Any", self.processor), stored=stub(StoredTurns),
+            histories=histories, **shared,
+        )  # fmt: skip
         self.steps = Steps(
             processor=cast("Any", self.processor),
             settlements=cast("Any", self.settlements),
-            histories=StepHistories(cast("Any", self.histories), self.history_cache),
+            histories=histories,
             job_steps=JobSteps(
                 stub(Jobs, known_nodes=errors.StorageRefusedError("its page is broken")),
                 stub(BulkSteps),
             ),
+            turns=self.turns,
             leases=self.leases,
             rates=self.rates,
             **stored,
@@ -189,6 +197,7 @@ class Harness:
             replicas=cast("Any", self.replicas),
             admissions=cast("Any", self.admissions),
             settlements=cast("Any", self.settlements),
+            turns=stub(StoredTurns, is_waiting=False),
             claims=cast("Any", self.claims),
             leases=self.leases,
             **stored,

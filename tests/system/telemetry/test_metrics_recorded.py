@@ -45,7 +45,7 @@ WRITES = {
 }  # fmt: skip
 WRITES_OF_JOBS = {"admit_jobs", "settle_job_tasks", "settle_gated_job_tasks"}
 WRITES_WITH_ENTRIES = {f"{it}_audited" for it in WRITES | WRITES_OF_JOBS if it.startswith("admit")}
-WRITES_OF_RUNNING_STEPS = {"store_memos", "extend_leases"}
+WRITES_OF_RUNNING_STEPS = {"store_memos", "extend_leases", "settle_turns"}
 POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (

@@ -15,7 +15,7 @@ from progressor.domain.processes.settlement import Break, Finish, Retry
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.core.leases import Ending
 from progressor.runtime.step.histories import HistoryCache
-from progressor.runtime.step.step import TURNS_MAX
+from progressor.runtime.step.step import STEPS_MAX
 from progressor.storage.processes.settlements import Entry, LeaseLost
 from tests.support.builders import (
     make_event,
@@ -83,13 +83,13 @@ async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait()
     harness = Harness()
     harness.slots.reserve(harness.namespaces.known()[0])
     harness.slots.mark_backlog("orders")
-    script = [make_written(next=make_task()) for _ in range(TURNS_MAX - 1)]
+    script = [make_written(next=make_task()) for _ in range(STEPS_MAX - 1)]
     harness.settlements.script.extend(script)
 
     await harness.run_step()
 
     assert [entry.continues for entry in harness.settlements.entries] == (
-        [True] * (TURNS_MAX - 1) + [False]
+        [True] * (STEPS_MAX - 1) + [False]
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import datetime as dt
+import json
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
@@ -16,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk import Limits, Processor, Step, running
+from progressor.sdk import Limits, Processor, Reject, Step, running
 from progressor.sdk.processor import server, streaming
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -275,6 +276,85 @@ async def test_no_step_sees_what_the_one_that_made_room_for_it_has_set() -> None
         answers = await engine.answers(3)
 
     assert [answers[number].response for number in (1, 2, 3)] == [b'"nothing"'] * 3
+
+
+def turn_of(*words: str, first: int = 1) -> list[frames_pb2.RawStep]:
+    """Return the steps of a turn of the process "p"; all but the first have a task alone."""
+    steps = []
+    for step_id, word in enumerate(words, first):
+        request = called("p", word)
+        request.task.task_id = step_id
+        if step_id > first:
+            request.ClearField("process")
+        steps.append(
+            frames_pb2.RawStep(step_id=step_id, request=request.SerializeToString(), turn=first)
+        )
+    return steps
+
+
+def ended(answers: dict[int, pb.ProcessResponse]) -> list[int]:
+    """Return the steps that were not run since their turn had ended."""
+    return sorted(number for number, it in answers.items() if it.failure.reason == "TURN_ENDED")
+
+
+async def test_the_steps_of_a_turn_run_one_after_the_other_on_the_process_as_left() -> None:
+    processor: Processor[Any] = Processor("orders")
+    seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
+
+    @processor.call
+    async def call(step: Step[Any]) -> list[Any]:
+        before, events = seen.get(), [event.payload for event in step.history]
+        seen.set("something")
+        if step.args == "refused":
+            raise Reject("no")
+        step.state = (step.state or 0) + 1
+        step.emit(step.args)
+        return [step.process_id, step.state, events, before]
+
+    one_at_a_time = processor.running("127.0.0.1:0", limits=Limits(steps_max=1))
+    async with one_at_a_time as address, engine_of(address) as engine:
+        await engine.send(*turn_of("a", "refused", "b"))
+        answers = await engine.answers(3)
+
+    responses = [json.loads(answers[number].response) for number in (1, 3)]
+    assert responses == [["p", 1, [], "nothing"], ["p", 2, ["a"], "nothing"]]
+    assert answers[2].HasField("reject")
+
+
+async def test_nothing_of_a_turn_runs_behind_a_step_that_fails() -> None:
+    async with served() as (orders, engine, _):
+        await engine.send(*turn_of("a", "raise", "b", "c"))
+        answers = await engine.answers(4)
+
+    assert len(orders.begun) == 2
+    assert ended(answers) == [3, 4]
+
+
+async def test_nothing_of_a_turn_runs_behind_a_step_that_was_given_up() -> None:
+    async with served() as (orders, engine, _):
+        await engine.send(*turn_of("hang", "b", "c"))
+        await orders.until(orders.begun, "p")
+        await engine.send(step(9, "other"), cancelled=(1, 2, 3))
+        await orders.until(orders.cancelled, "p")
+        await engine.send(*turn_of("d", "hang", "e", first=11))
+        await orders.until(orders.begun, "other", "p", "p", "p")
+        await engine.send(cancelled=(13,))
+        orders.released.set()
+        answers = await engine.answers(6)
+
+    assert ended(answers) == [2, 3, 13]
+    assert answers[12].response == b'"p"'
+
+
+async def test_a_turn_begins_nothing_late_and_nothing_without_its_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "TURN_SECONDS", 0.0)
+    async with served() as (_, engine, _address):
+        await engine.send(*turn_of("a", "b"), *turn_of("c", "d", first=11)[1:])
+        answers = await engine.answers(3)
+
+    assert ended(answers) == [2, 12]
 
 
 @pytest.mark.parametrize("bound", ["QUEUE_STEPS_MAX", "QUEUE_BYTES_MAX"])
