@@ -24,6 +24,7 @@ from tests.support.postgres.relay import Relay
 _PORTS = range(20_000, 30_000)  # Below those that the kernel gives away.
 _PORTS_APART = 100
 """Between the ports of two seeds, whose runs may begin at the same moment."""
+_TURN_MAX = 8
 _REVIVAL_SECONDS = 300.0
 """A replica that starts may find PostgreSQL killed again and again."""
 _WATCH_SECONDS = 0.2
@@ -168,6 +169,8 @@ async def _create_namespaces(address: str, targets: Sequence[str]) -> None:
                     processor_targets=tuple(targets),
                     step_timeout=dt.timedelta(seconds=STEP_SECONDS),
                     history_last=0 if name == steps.NAMESPACE else None,
+                    # Of the two processors, only one has streams, and so turns.
+                    turn_max=_TURN_MAX if name in {NAMESPACE, steps.NAMESPACE} else 1,
                     retry_policy=RetryPolicy(
                         initial_interval=dt.timedelta(milliseconds=50),
                         interval_max=dt.timedelta(seconds=BACKOFF_SECONDS),
