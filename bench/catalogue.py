@@ -17,6 +17,7 @@ from bench.questions import (
     get,
     handover,
     history,
+    hot_process,
     in_flight,
     job_settlement,
     latency,
@@ -62,8 +63,8 @@ class Question:
 QUESTIONS = tuple(
     Question.of(module)
     for module in (
-        start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
-        open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
+        start, call, steps, timers, get, latency, notify, reads, handover, history, hot_process,
+        fan_in, open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
         schedules, messages, operate, bulk, pause, secured, neighbours, console,
     )
 )  # fmt: skip

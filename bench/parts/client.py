@@ -81,6 +81,7 @@ async def _create_namespace(order: dict[str, Any]) -> orders.Answer:
         history_last=0,
         worker_count_max=order["workers"],
         processor_credentials=order.get("credentials", ""),
+        turn_max=order.get("turn_max", 1),
     )
     security = _security(order.get("tls_ca", ""), order.get("token_file", ""))
     async with Client(order["target"], namespace=config.name, **security) as client:
