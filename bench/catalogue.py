@@ -75,8 +75,8 @@ QUICK_NAMES = frozenset({
 })  # fmt: skip
 
 ON_DEMAND = frozenset({
-    *neighbours.NAMES, *schedules.NAMES, "gates_100k", "fan_out_own", "job_of_100",
-    "job_of_1000", *operate.NAMES, *bulk.NAMES, *console.NAMES,
+    *neighbours.NAMES, *schedules.NAMES, "gates_30k", "gates_100k", "fan_out_own",
+    "job_of_100", "job_of_1000", *operate.NAMES, *bulk.NAMES, *console.NAMES,
 })  # fmt: skip
 """What a full run leaves out unless it is named: a million processes, or minutes of set-up."""
 
