@@ -95,6 +95,7 @@ class _Run:
         self._admin = admin
         self._neighbour = neighbour
         self._sent = itertools.count(1)
+        self._started = ""
 
     async def play(
         self, arguments: argparse.Namespace, processors: list[MalformedProcessor]
@@ -137,21 +138,23 @@ class _Run:
         return _Round(_p99(alone), _p99(good), _p99(self._times(begun)), self._memory())
 
     async def _good(self) -> int:
-        """Send something right: as many processes are started, whose processor answers."""
+        """Send something right: as many starts, of processes whose processor answers, and reads."""
         sent = next(self._sent)
-        if sent % _STARTS == 0:
-            return await self._start(_GOOD, sent)
-        return await self._attacker.well_formed()
+        if not self._started or sent % _STARTS == 0:
+            self._started = f"given-{sent}"
+            return await self._start(_GOOD, self._started)
+        # Of a process that no malformed request has made larger.
+        return await self._attacker.well_formed(_GOOD, self._started)
 
     async def _malformed(self) -> int:
         sent = next(self._sent)
         if sent % _STARTS == 0:
-            return await self._start(_STREAMED if sent % (2 * _STARTS) else _UNARY, sent)
+            return await self._start(_STREAMED if sent % (2 * _STARTS) else _UNARY, f"given-{sent}")
         return await self._attacker.attack()
 
-    async def _start(self, namespace: str, number: int) -> int:
+    async def _start(self, namespace: str, process_id: str) -> int:
         with contextlib.suppress(Exception):
-            await self._admin.start(f"given-{number}", b"", namespace=namespace, accept_only=True)
+            await self._admin.start(process_id, b"", namespace=namespace, accept_only=True)
         return 1
 
     async def _send(self, one: Callable[[], Awaitable[int]], count: float, rate: float) -> None:

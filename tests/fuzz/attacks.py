@@ -72,9 +72,9 @@ class Attacker:
         (way,) = self._chance.choices(list(self._ways), list(self._ways.values()))
         return await way()
 
-    async def well_formed(self) -> int:
-        """Send a request that is right, for comparison."""
-        request = pb.GetRequest(namespace="fuzzed", process_id="p-1").SerializeToString()
+    async def well_formed(self, namespace: str, process_id: str) -> int:
+        """Send a request that is right, for comparison: read a process."""
+        request = pb.GetRequest(namespace=namespace, process_id=process_id).SerializeToString()
         await self._call(_named("Get"), request, self._credentials(valid=True))
         return 1
 
