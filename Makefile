@@ -282,7 +282,7 @@ bench-compare: $(DONE)/compare ## Compare with Restate on this machine, in alter
 	$(RUN) bench.compare $(ARGS)
 
 .PHONY: bench-smoke
-bench-smoke: $(DONE)/bench ## See that no measurement has rotted: a moment of each, < 60 s
+bench-smoke: $(DONE)/bench ## See that no measurement has rotted: a moment of each, 1 to 3 minutes
 	$(RUN) bench --smoke --out .venv/.bench $(ARGS) >/dev/null
 
 # --- Documentation

@@ -379,7 +379,7 @@ class ProcessorClient:
 class AskedTurn:
     """The steps of a turn that were sent and whose outcomes were not taken yet, in their order."""
 
-    def __init__(  # what an exchange knows
+    def __init__(
         self,
         client: ProcessorClient,
         connection: Connection,
@@ -431,10 +431,10 @@ class AskedTurn:
             if isinstance(outcome, Failed) and outcome.unreachable and outcome.reason == TURN_ENDED:
                 return None
         else:
-            outcome = await client._lost(  # noqa: SLF001  # a part of it
+            outcome = await client._lost(  # noqa: SLF001  a part of it
                 answer, self._stream, self._connection, self._losses, step.task
             )
-        return client._judged(  # noqa: SLF001
+        return client._judged(  # noqa: SLF001  a part of it
             outcome, step.task, self._namespace, self._timeout,
             is_answered=isinstance(answer, bytes),
         )  # fmt: skip
@@ -445,7 +445,7 @@ class AskedTurn:
             self._stream.give_up(self._steps.popleft())
         connection, self._connection = self._connection, None
         if connection is not None:
-            await self._client._channels.give_back(connection)  # noqa: SLF001
+            await self._client._channels.give_back(connection)  # noqa: SLF001  the same
 
 
 def _decoded(packed: bytes, task: RunningTask, namespace: Namespace) -> codec.StepOutcome:

@@ -144,6 +144,10 @@ Outcome = Succeeded | Rejected | Failed | Lost | Released
 TURN_ENDED = "TURN_ENDED"
 """The reason of a step that was asked in a turn and not run, since the turn had ended before it."""
 
+TURN_SECONDS = 0.1
+"""How long after its first step a turn may begin further ones, and the outcome of a step may wait
+for those behind it."""
+
 
 def continues_turn(outcome: Outcome) -> bool:
     """Whether the next call of a running process may be asked before this outcome is settled.

@@ -306,9 +306,10 @@ class Steps:
             try:
                 if namespace.name == OPERATIONS:
                     return await self.job_steps.bulk_steps.run(task)
-                known = await self.turns.resume(task, ahead)
-                if known is not None:
-                    return known
+                if ahead.is_asked:
+                    known = await self.turns.resume(task, ahead)
+                    if known is not None:
+                        return known
                 return await self._ask_processor(task, namespace, span, ahead)
             except asyncio.CancelledError:
                 # Uncancelled only if the handle cancelled it.
@@ -353,7 +354,7 @@ class Steps:
         span: Span,
         ahead: Ahead,
     ) -> Outcome:
-        if ahead.wanted:
+        if ahead.wanted and namespace.turn_max > 1:
             asked = await self.turns.ask(task, history, namespace, ahead)
             if asked is not None:
                 return asked

@@ -26,7 +26,12 @@ from collections.abc import Callable
 
 from progressor import errors
 from progressor.domain.processes.event import Event
-from progressor.domain.processes.intent import Outcome, Released, continues_turn
+from progressor.domain.processes.intent import (
+    TURN_SECONDS,
+    Outcome,
+    Released,
+    continues_turn,
+)
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.settlement import Settlement
@@ -38,9 +43,6 @@ from progressor.runtime.step.histories import StepHistories
 from progressor.storage.processes import turns as storage
 from progressor.storage.processes.settlements import Entry, LeaseLost
 from progressor.telemetry.traces.spans import UNTRACED
-
-TURN_SECONDS = 0.1
-"""How long the outcome of a step may wait for those behind it."""
 
 _TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
@@ -85,7 +87,7 @@ class Turns:
         self, task: RunningTask, history: tuple[Event, ...], namespace: Namespace, ahead: Ahead
     ) -> Outcome | None:
         """Ask for a task and those behind it, and return its outcome; None: ask for it alone."""
-        if namespace.turn_max == 1 or not _may_begin(task):
+        if not _may_begin(task):
             return None
         try:
             ahead.turn = await self.processor.ask_turn(

@@ -13,7 +13,7 @@ Invariants:
  6. A step in a call of its own may use the stream that its engine names in the call; the stream
     stays open until that step has ended.
  7. The steps of a turn run one after the other, each on the process as the one before left it,
-    until one does more than that, TURN_SECONDS have passed, or there is no slot. The rest is not
+    until one does more than that, TURN_SECONDS have passed or no slot is free. The others do not
     run.
  8. A drain is announced on every stream; running steps, and steps that were sent before the engine
     received the announcement, are answered before the stream ends.
@@ -33,7 +33,7 @@ import grpc
 from google.protobuf import message
 
 from progressor import errors
-from progressor.domain.processes.intent import TURN_ENDED
+from progressor.domain.processes.intent import TURN_ENDED, TURN_SECONDS
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk.processor.links import GuestLink, StepLink, StreamLink
 from progressor.sdk.processor.verdicts import failure, text_of_step
@@ -55,9 +55,6 @@ QUEUE_BYTES_MAX = 64 * 1024 * 1024
 
 _ANSWER_BYTES_MAX = MESSAGE_BYTES_MAX - 64
 """The largest answer in a frame, without its step_id."""
-
-TURN_SECONDS = 0.1
-"""How long a turn begins further steps: so much later than the first one they may begin."""
 
 _CROSSING_SECONDS = 1.0
 """How long an idle stream stays open after the drain was announced, for steps on their way."""

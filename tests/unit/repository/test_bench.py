@@ -70,7 +70,8 @@ def test_a_ratio_is_the_median_of_the_pairs() -> None:
 
 def test_each_answer_of_ours_is_compared_with_each_of_theirs_in_the_same_turn() -> None:
     async def take(name: str, pace: Pace) -> Turn:
-        raise NotImplementedError
+        del name, pace
+        pytest.fail("only what was measured is compared")
 
     question = Question("starts", {"start": take, "session": take}, {"restate": take})
     turns = {
