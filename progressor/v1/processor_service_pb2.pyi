@@ -127,7 +127,9 @@ class StreamedStep(_message.Message):
     task alone: each runs on the process as the response before it leaves it, with its events behind
     the history. A turn ends with a response that has more than events, aux_state, metadata and
     response, or a reject: the steps behind it are not run and get a failure with the reason TURN_ENDED. A processor
-    that runs for too long, or that is leaving, may end a turn after any step. Sent only to
+    that runs for too long, or that is leaving, may end a turn after any step. What
+    a step asks for waits until those before it are saved: run nothing whose result is to be
+    remembered before an ExtendCall, which may ask for a microsecond, was answered. Sent only to
     processors that announce `turns`.
     """
     history_last: _builtins.int

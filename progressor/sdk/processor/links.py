@@ -190,6 +190,20 @@ class StreamLink(StepLink):
         return result
 
 
+class TurnLink(StreamLink):
+    """Asks for a step of a turn, which runs before it has a lease.
+
+    What it asks for waits until it has one, unless its turn is given up and the step is lost.
+    """
+
+    is_ready = False
+
+    async def prepare(self) -> None:
+        """Wait for the lease: a function whose result is to be stored must not run without."""
+        await self.extend(_PROBE)
+        self.is_ready = True
+
+
 class GuestStream(AskOnStream, Protocol):
     """A stream that a step in a call of its own may use."""
 

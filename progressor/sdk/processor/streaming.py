@@ -35,7 +35,7 @@ from google.protobuf import message
 from progressor import errors
 from progressor.domain.processes.intent import TURN_ENDED, TURN_SECONDS
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk.processor.links import GuestLink, StepLink, StreamLink
+from progressor.sdk.processor.links import GuestLink, StepLink, StreamLink, TurnLink
 from progressor.sdk.processor.verdicts import failure, text_of_step
 from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
 from progressor.v1 import processor_service_pb2 as pb
@@ -339,8 +339,10 @@ class _Stream:
 
     async def _run_step(self, step_id: int, request: pb.ProcessRequest, turn: _Turn | None) -> None:
         response = pb.ProcessResponse()
+        has_lease = turn is None or step_id == turn.first
         try:
-            response = await self._server.answer(request, StreamLink(self, step_id))
+            link = StreamLink(self, step_id) if has_lease else TurnLink(self, step_id)
+            response = await self._server.answer(request, link)
             answer = response.SerializeToString()
         except asyncio.CancelledError:
             # Unless the engine cancelled the step, the handler cancelled itself.

@@ -14,7 +14,16 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.sdk import Client, Fail, ProcessFailedError, Processor, Reject, RejectedError, Step
+from progressor.sdk import (
+    Client,
+    Fail,
+    ProcessFailedError,
+    Processor,
+    Reject,
+    RejectedError,
+    Step,
+    TaskCancelledError,
+)
 from tests.support.engine.points import eventually
 from tests.support.engine.replica import Replica, running_replica
 
@@ -230,6 +239,32 @@ async def test_a_call_that_is_cancelled_while_its_turn_runs_does_not_count(
         assert (answers[0], answers[1]) == (2, 3)
         assert isinstance(answers[2], Exception)
         assert (await actor.client.get("p")).process.state == 3
+
+
+async def test_what_is_done_once_waits_until_its_step_has_a_lease(replica: Replica) -> None:
+    """The step is asked again, since the turn is not settled; its function must not have run."""
+    held, running = asyncio.Event(), asyncio.Event()
+    done: list[str] = []
+
+    async def handle(step: Step[Any]) -> None:
+        if step.args == "a":
+            running.set()
+            await held.wait()
+        if step.args == "c":
+            await step.once("effect", done.append, step.args)
+
+    async with acting(replica, handle) as actor:
+        a, b, c = await actor.crowd("a", "b", "c")
+        await running.wait()
+        waits = (await actor.client.get("p")).waits
+        await actor.client.cancel("p", task_id=waits[1].task_id)
+        held.set()
+
+        await asyncio.gather(a, c)
+        with pytest.raises(TaskCancelledError):
+            await b
+    assert actor.asked.count("c") == 2
+    assert done == ["c"]
 
 
 async def test_a_processor_without_streams_is_asked_one_at_a_time(

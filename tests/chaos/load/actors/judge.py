@@ -244,7 +244,8 @@ def _wrong_memo(records: ActorRecords, noted: Sequence[Line], stored: int | None
     begun_at = min((line.at for line in noted), default=0.0)
     # The fault may have come after the run whose result was lost, and before the next one.
     if extra and len(extra) > records.faults_between(begun_at, max(line.at for line in ran)):
-        yield f"its function ran {len(extra)} times more, and faults do not explain it"
+        attempts = ", ".join(f"{line.what} by {line.token} at {line.at:.3f}" for line in noted)
+        yield f"its function ran {len(extra)} times more, and faults do not explain it: {attempts}"
 
 
 def _wrong_runs(noted: Iterable[Line], ran: Iterable[Line]) -> Iterator[str]:
