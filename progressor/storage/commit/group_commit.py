@@ -275,27 +275,33 @@ class GroupCommit(Generic[Item, Result]):
                         await self._check_parked(shard, connection)
                     else:
                         await self._gather(shard, self._wanted())
-                        self._send(shard, connection)
+                        await self._send(shard, connection)
                     if not shard.in_flight and not shard.entries and not self._closed:
                         await shard.wait(IDLE_SECONDS)
             finally:
-                if shard.in_flight:
+                if tasks := shard.tasks:
                     # Cancelled like this task; they use the connection until they notice.
-                    await asyncio.wait([batch.task for batch in shard.in_flight])
+                    await asyncio.wait(tasks)
 
     def _wanted(self) -> int:
         return min(self._context.step_count() // 2, GATHER_ENOUGH, self._batch_max)
 
-    def _send(self, shard: Shard[Item, Result], connection: Connection) -> None:
-        entries = shard.take(min(shard.limit, self._share(len(shard.entries), self._wanted())))
-        if entries:
-            repeats = any(entry.again for entry in entries)
-            batch = InFlightBatch(entries, asyncio.get_running_loop().time(), repeats)
-            batch.task = self._group.create_task(
-                self._write_in_flight(batch, connection), name=f"{self.name} batch"
-            )
-            batch.task.add_done_callback(lambda _: shard.filled.set())
-            shard.in_flight.append(batch)
+    async def _send(self, shard: Shard[Item, Result], connection: Connection) -> None:
+        """Send a batch in a task of its own, or, where no other may follow it, write it at once."""
+        wanted = self._wanted()
+        entries = shard.take(min(shard.limit, self._share(len(shard.entries), wanted)))
+        if not entries:
+            return
+        repeats = any(entry.again for entry in entries)
+        batch = InFlightBatch(entries, asyncio.get_running_loop().time(), repeats)
+        shard.in_flight.append(batch)
+        writing = self._write_in_flight(batch, connection)
+        if wanted < GATHER_SPLIT:
+            # A lone caller waits for each task that is started in between.
+            await writing
+            return
+        batch.task = self._group.create_task(writing, name=f"{self.name} batch")
+        batch.task.add_done_callback(lambda _: shard.filled.set())
 
     async def _write_in_flight(
         self, batch: InFlightBatch[Item, Result], connection: Connection
@@ -311,10 +317,11 @@ class GroupCommit(Generic[Item, Result]):
         PostgreSQL starts on it at once, without waiting for this process to read the first result.
         """
         first, wanted = shard.in_flight[0].task, self._wanted()
-        if wanted >= GATHER_SPLIT and not shard.repeats and not first.done():
-            await shard.wait(None, wanted)
-            if not first.done():
-                self._send(shard, connection)
+        if first is None or first.done() or wanted < GATHER_SPLIT or shard.repeats:
+            return
+        await shard.wait(None, wanted)
+        if not first.done():
+            await self._send(shard, connection)
 
     async def _await_oldest(self, shard: Shard[Item, Result]) -> None:
         """Wait for the oldest batch in flight.
@@ -323,15 +330,19 @@ class GroupCommit(Generic[Item, Result]):
             StorageUnavailableError: It was not written. No batch is in flight, and items
                 that were not written are queued again.
         """
-        await asyncio.wait({shard.in_flight[0].task})
-        if shard.in_flight[0].error is None:
-            batch = shard.in_flight.popleft()
-            shard.note_written(batch)
-            self._park(shard, batch)
+        oldest = shard.in_flight[0]
+        if oldest.task is not None:
+            await asyncio.wait({oldest.task})
+        error = oldest.error
+        if error is None:
+            shard.in_flight.popleft()
+            shard.note_written(oldest)
+            self._park(shard, oldest)
             return
-        await asyncio.wait([batch.task for batch in shard.in_flight])
-        shard.limit = max(1, len(shard.in_flight[0].entries) // 2)
-        error, batches = shard.in_flight[0].error, list(shard.in_flight)
+        if tasks := shard.tasks:
+            await asyncio.wait(tasks)
+        shard.limit = max(1, len(oldest.entries) // 2)
+        batches = list(shard.in_flight)
         shard.in_flight.clear()
         for batch in reversed(batches):
             if batch.error is not None:

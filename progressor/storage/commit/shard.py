@@ -56,7 +56,8 @@ class InFlightBatch(Generic[Item, Result]):
     """A batch that has been sent.
 
     ``repeats``: some of it was sent before. ``error`` is why it was not written, ``locked`` what
-    was left out because another transaction has locked its process.
+    was left out because another transaction has locked its process. ``task`` is None where the
+    shard itself writes it.
     """
 
     entries: list[Entry[Item, Result]]
@@ -64,7 +65,7 @@ class InFlightBatch(Generic[Item, Result]):
     repeats: bool
     error: errors.StorageUnavailableError | None = None
     locked: list[Entry[Item, Result]] = dataclasses.field(default_factory=list)
-    task: asyncio.Task[None] = dataclasses.field(init=False)
+    task: asyncio.Task[None] | None = None
 
 
 class Shard(Generic[Item, Result]):
@@ -100,6 +101,10 @@ class Shard(Generic[Item, Result]):
         """The blocked entry that is being retried."""
         self._check_is_due = False
         self._check_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [batch.task for batch in self.in_flight if batch.task is not None]
 
     @property
     def repeats(self) -> bool:
