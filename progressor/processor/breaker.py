@@ -3,8 +3,8 @@
 cut       no target is connected: none; until one of them is connected
 refusing  the targets refuse the steps: a probe after each pause, which doubles with each refusal;
           until a step is taken
-ramp      after either: RAMP_FIRST steps in the first second, twice as many in each further one,
-          and after RAMP_SECONDS any number
+ramp      after either, and after a pause: RAMP_FIRST steps in the first second, twice as many in
+          each further one, and after RAMP_SECONDS any number
 
 What is due meanwhile stays in the schedule, so that neither an outage nor its end costs a write or
 a request per task. Once the processor has been unreachable for longer than the namespace's

@@ -149,12 +149,20 @@ class Reach:
         }
 
     def resumed(self, namespace: str) -> None:
-        """Record that a pause of a namespace has ended, from which on its patience counts anew."""
+        """Record that a pause has ended: patience counts anew, and what became due starts slowly.
+
+        Otherwise its steps, as many as the namespace has workers, would hold up those of others.
+        """
         self._resumed_at[namespace] = self._clock.monotonic()
         breaker = self.breakers.get(namespace)
         if breaker is not None and breaker.is_open:
             breaker.unreachable_since = self._resumed_at[namespace]
             self._wake_later(namespace)
+        else:
+            # A ramp that began before the pause may be over.
+            self._close(namespace)
+            self._open(namespace, None).recover()
+            self._wake(namespace)
 
     def waiting_for(self, name: str) -> dt.timedelta:
         """Return for how long steps have waited for a processor, as patience counts it."""

@@ -123,8 +123,8 @@ class NamespaceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResumeNamespace(self, request, context):
-        """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
-        downtime. Changes nothing if the namespace is not paused.
+        """Resumes a namespace: what has become due in the pause runs, slowly at first. Schedules catch up as
+        after a downtime. Changes nothing if the namespace is not paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

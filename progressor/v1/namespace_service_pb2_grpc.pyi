@@ -61,8 +61,8 @@ class NamespaceServiceStub:
     if asked so. If it is paused already, everything but Pause.paused_at is replaced.
     """
     ResumeNamespace: _grpc.UnaryUnaryMultiCallable[_namespace_service_pb2.ResumeNamespaceRequest, _namespace_service_pb2.ResumeNamespaceResponse]
-    """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
-    downtime. Changes nothing if the namespace is not paused.
+    """Resumes a namespace: what has become due in the pause runs, slowly at first. Schedules catch up as
+    after a downtime. Changes nothing if the namespace is not paused.
     """
 
 @_typing.type_check_only
@@ -89,8 +89,8 @@ class NamespaceServiceAsyncStub(NamespaceServiceStub):
     if asked so. If it is paused already, everything but Pause.paused_at is replaced.
     """
     ResumeNamespace: _aio.UnaryUnaryMultiCallable[_namespace_service_pb2.ResumeNamespaceRequest, _namespace_service_pb2.ResumeNamespaceResponse]  # type: ignore[assignment]
-    """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
-    downtime. Changes nothing if the namespace is not paused.
+    """Resumes a namespace: what has become due in the pause runs, slowly at first. Schedules catch up as
+    after a downtime. Changes nothing if the namespace is not paused.
     """
 
 class NamespaceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -156,8 +156,8 @@ class NamespaceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _namespace_service_pb2.ResumeNamespaceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_namespace_service_pb2.ResumeNamespaceResponse, _abc.Awaitable[_namespace_service_pb2.ResumeNamespaceResponse]]:
-        """Resumes a namespace: what has become due in the pause runs at once. Schedules catch up as after a
-        downtime. Changes nothing if the namespace is not paused.
+        """Resumes a namespace: what has become due in the pause runs, slowly at first. Schedules catch up as
+        after a downtime. Changes nothing if the namespace is not paused.
         """
 
 def add_NamespaceServiceServicer_to_server(servicer: NamespaceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -153,7 +153,7 @@ async def pause(
 async def resume(
     *names: str, every: All = False, engine: EngineOptions = EngineOptions()
 ) -> ExitCode:
-    """Resume paused namespaces; what came due in the pause runs at once."""
+    """Resume paused namespaces; what came due in the pause runs, slowly at first."""
 
     async def one(client: "Client", name: str) -> NamespaceConfig:
         return await client.namespaces.resume(name)

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.views.replica import StepSize
-from progressor.processor.breaker import UNLIMITED
+from progressor.processor.breaker import RAMP_FIRST, UNLIMITED
 from progressor.processor.channels import Channels
 from progressor.processor.reach import TOLD_SECONDS, Reach, Sizes
 from tests.support.builders import make_key, make_namespace, seconds
@@ -125,6 +125,18 @@ async def test_patience_counts_anew_after_a_pause(
     assert reach.unreachable()[NAME] == seconds(3659)
     clock.advance(seconds(1))
     assert breaker.allowance() == UNLIMITED
+
+
+async def test_after_each_pause_steps_start_slowly(reach: Reach, clock: ManualClock) -> None:
+    def allowances() -> list[int]:
+        reach.resumed(NAME)
+        first = reach.breakers[NAME].allowance()
+        clock.advance(seconds(1))
+        return [first, reach.breakers[NAME].allowance()]
+
+    assert allowances() == [0, RAMP_FIRST]
+    clock.advance(seconds(3600))
+    assert allowances() == [0, RAMP_FIRST]
 
 
 async def test_the_step_of_a_bound_node_waits_by_a_backoff_and_opens_no_breaker(
