@@ -264,6 +264,7 @@ class Asked:
     """One line of a processor's journal: a step that it was asked for, and what it decided.
 
     Of the list that it was shown there are the first element, the length, and the last elements.
+    Ahead in a turn it was shown elements that may never have been saved.
     """
 
     process_id: str
@@ -275,6 +276,7 @@ class Asked:
     first: str = ""
     length: int = 0
     before: tuple[str, ...] = ()
+    is_ahead: bool = False
 
 
 def broken_promises(

@@ -50,7 +50,7 @@ from tests.chaos.linear import LIVES_MAX, UNDECIDED, explained, together
 from tests.chaos.load.actors import judge as actors
 from tests.chaos.load.actors.client import retry_broken
 from tests.chaos.load.actors.lives import Life
-from tests.chaos.load.actors.records import read_actors, read_lines
+from tests.chaos.load.actors.records import read_actors, read_lines, read_stalls
 from tests.chaos.load.connections import Notes
 from tests.chaos.load.gates import broken_gates, read_tasks
 from tests.chaos.load.job_clients import JobNotes
@@ -199,7 +199,7 @@ def judge(
         lives=lives,
         actors=read_actors(scene.conninfo),
         lines=read_lines(scene.journals),
-        faults=faults,
+        faults=[*faults, *read_stalls(scene.directory.glob("replica-*.log"))],
     )
     findings = [
         *undone,

@@ -131,7 +131,9 @@ class Facts:
         self._elements: dict[Place, str] = {}
         self._places: dict[str, Place] = {}
         self.contradiction = ""
-        for first, place, element in _pieces(operations, journal):
+        # What a step of a turn was shown ahead may never have been saved.
+        shown = [line for line in journal if not line.is_ahead]
+        for first, place, element in _pieces(operations, shown):
             if self._has_one_life or first:
                 self._note((ONLY if self._has_one_life else first, place), element)
         self._asked: dict[str, set[Place]] = collections.defaultdict(set)

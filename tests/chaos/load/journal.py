@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from progressor.sdk import Step
+from progressor.sdk.processor.links import TurnLink
 from tests.chaos.history import TAIL, Asked, Deed
 
 TORN = "torn"
@@ -62,6 +63,8 @@ class Journal:
                 "first": before[0] if before else "",
                 "length": len(before),
                 "before": before[-TAIL:],
+                # Only the SDK knows: for handlers it makes no difference.
+                "is_ahead": isinstance(step._link, TurnLink),
             }
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
@@ -145,4 +148,5 @@ def _asked(entry: dict[str, Any]) -> Asked:
         first=sys.intern(entry["first"]),
         length=entry["length"],
         before=tuple(map(sys.intern, entry["before"])),
+        is_ahead=entry["is_ahead"],
     )

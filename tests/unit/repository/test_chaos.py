@@ -277,6 +277,27 @@ def test_a_reading_is_explained_only_where_it_is_right(
     assert (explained([*run.history, reading], run.journal) is None) == is_right
 
 
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_what_a_turn_has_shown_ahead_need_not_have_been_saved(*, is_ahead: bool) -> None:
+    """The process was removed when none of the steps of the turn had been saved."""
+    history = [
+        asked(Kind.START, "s", Done(Appended(1, (), "s")), 1),
+        asked(Kind.CALL, "a", Refused("PROCESS_REMOVED"), 2),
+        asked(Kind.NOTIFY, "n", Accepted(), 2, answered_at=SETTLED_AT),
+        asked(Kind.CALL, "b", Refused("PROCESS_REMOVED"), 2),
+        asked(Kind.REMOVE, "", Done(None), 2),
+    ]
+    turn = [line(3, "n", ("s", "a")), line(4, "b", ("s", "a", "n"))]
+    journal = [
+        line(1, "s", ()),
+        line(2, "a", ("s",)),
+        *(dataclasses.replace(each, is_ahead=is_ahead) for each in turn),
+    ]
+
+    # Whoever has a lease sees only what was saved.
+    assert (explained(history, journal) is None) is is_ahead
+
+
 def test_a_history_that_cannot_be_judged_is_found() -> None:
     run = sound()
 

@@ -1,13 +1,17 @@
 """What the judge of actors finds, of a sound run that something is made wrong with."""
 
 import dataclasses
+import datetime as dt
+import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chaos.load.actors.judge import ActorRecords, broken_actors, count_messages, count_others
 from tests.chaos.load.actors.lives import Asked, Fate, Life
-from tests.chaos.load.actors.records import Actor, ActorTask, Event, Line
+from tests.chaos.load.actors.records import Actor, ActorTask, Event, Line, read_stalls
 
 RESULT = {"id": "b.e", "memo": None}
 
@@ -218,3 +222,18 @@ def test_what_has_happened_is_counted() -> None:
         "effects run again": 1,
         "results used again": 1,
     }
+
+
+def test_a_replica_that_could_write_no_heartbeat_says_when_it_stood_still(tmp_path: Path) -> None:
+    log, at = tmp_path / "replica-0.log", time.monotonic()
+    lost = {
+        "event": "lease lost: no heartbeat could be written",
+        "seconds": 2.0,
+        "timestamp": dt.datetime.now(dt.UTC).isoformat(),
+    }
+    log.write_text(f"{json.dumps({'event': 'heartbeat missed'})}\n{json.dumps(lost)}\n")
+
+    [(begun, ended)] = read_stalls([log])
+
+    assert ended - begun == pytest.approx(2.0)
+    assert ended == pytest.approx(at, abs=1.0)

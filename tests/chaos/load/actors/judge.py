@@ -7,7 +7,8 @@
 - **Ends**: who awaited the end of an actor has seen the end that the database has. Of a terminated
   one no step begins afterwards, and its callers were told.
 - **Memos**: the result of ``step.once`` that was stored first is used by every later attempt, which
-  does not run the function. A function runs once more only where a fault came between.
+  does not run the function. A function runs once more only where a fault came between, or where a
+  replica could write no heartbeat, since the machine stood still.
 - **Timers**: each timer that was set fires once, not before its instant, unless it was unset or
   replaced by one of its name, or its actor has ended.
 """

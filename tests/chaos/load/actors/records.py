@@ -1,11 +1,13 @@
 """What is left of actors: their rows in the database, and what their steps have noted."""
 
 import dataclasses
+import datetime as dt
 import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import psycopg
 
 from tests.chaos.load.actors.steps import NAMESPACE
 
+_LEASE_LOST = b'"lease lost: no heartbeat could be written"'
 _PROCESSES = """
     SELECT process_id, status::text, end_reason, result, aux_state,
         extract(epoch FROM status_changed_at)::float8
@@ -97,6 +100,19 @@ def read_lines(journals: Iterable[Path]) -> list[Line]:
                 values[0] = sys.intern(values[0])
                 found.append(Line(**dict(zip(names, values, strict=True))))
     return found
+
+
+def read_stalls(logs: Iterable[Path]) -> Iterator[tuple[float, float]]:
+    """Yield when replicas lost their leases because they could write no heartbeat, as they say.
+
+    They do so in faults, and where the machine stands still for as long.
+    """
+    ahead = time.time() - time.monotonic()
+    for line in itertools.chain.from_iterable(log.read_bytes().splitlines() for log in logs):
+        if _LEASE_LOST in line:
+            entry = json.loads(line)
+            at = dt.datetime.fromisoformat(entry["timestamp"]).timestamp() - ahead
+            yield at - entry["seconds"], at
 
 
 def read_actors(conninfo: str) -> dict[str, Actor]:
