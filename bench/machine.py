@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import sysconfig
 from pathlib import Path
 
 from bench.peers import ROOT
@@ -15,7 +16,9 @@ def machine() -> str:
 
 
 def python() -> str:
-    return platform.python_version()
+    is_plain = "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    how = " (built without --enable-optimizations)" if is_plain else ""
+    return f"{platform.python_version()}{how}"
 
 
 def commit() -> str:

@@ -1,6 +1,7 @@
 """The environment: each thing that can be ill is made ill in a real PostgreSQL, and found."""
 
 import datetime as dt
+import platform
 from collections.abc import Iterator, Mapping
 from typing import cast
 
@@ -316,3 +317,19 @@ class _Told:
 
     def row(self, *_: object) -> Mapping[str, object]:
         return self._row
+
+
+@pytest.mark.parametrize(
+    ("config_args", "says"),
+    [
+        (None, ""),
+        ("'--prefix=/usr' '--enable-optimizations' '--with-lto'", ", an optimized build"),
+        ("'--prefix=/usr'", ", built without --enable-optimizations: one with it needs 10 to 20 %"),
+    ],
+    ids=["unknown", "optimized", "plain"],
+)
+def test_the_doctor_names_how_its_python_was_built(config_args: str | None, says: str) -> None:
+    words = environment.python_words(config_args)
+
+    assert words.startswith(f"{platform.python_implementation()} {platform.python_version()}{says}")
+    assert ("," in words) == bool(says)

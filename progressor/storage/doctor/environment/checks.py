@@ -4,6 +4,9 @@ Each subject is a file: the server and its sessions, our schema in it, replicas 
 is the configuration. ``thresholds`` says from when on something is worth a warning.
 """
 
+import platform
+import sysconfig
+
 from progressor.settings.namespaces import differing_keys
 from progressor.storage.doctor import findings
 from progressor.storage.doctor.environment import schema, server, work
@@ -43,10 +46,25 @@ def namespaces_verdict(doctor_run: DoctorRun) -> Verdict:
     )
 
 
+def python_verdict(_: DoctorRun) -> Verdict:
+    """Report the Python that runs the doctor: the replica's own, where a replica was asked."""
+    return findings.ok(python_words(sysconfig.get_config_var("CONFIG_ARGS")))
+
+
+def python_words(config_args: str | None) -> str:
+    """Return how Python was built; ``config_args``: None where that is not known."""
+    words = f"{platform.python_implementation()} {platform.python_version()}"
+    if config_args is None:
+        return words
+    if "--enable-optimizations" in config_args:
+        return f"{words}, an optimized build"
+    return f"{words}, built without --enable-optimizations: one with it needs 10 to 20 % less CPU"
+
+
 CHECKS = (
     *server.CHECKS,
     *schema.CHECKS,
-    *checks("configuration", namespaces=namespaces_verdict),
+    *checks("configuration", namespaces=namespaces_verdict, python=python_verdict),
     *work.CHECKS,
     *server.SESSION_CHECKS,
 )
