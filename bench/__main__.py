@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--seconds", type=float, help="seconds per turn")
     add("--turns", type=int, help="number of turns; the median is reported")
-    add("--scale", type=float, help="share of processes, timers, calls, to 1")
+    add("--scale", type=float, help="factor of the numbers of processes, timers, calls")
     add("--workers", type=int, default=1, help="processes of the engine, as serve --workers")
     add("--replicas", type=int, default=1, help="engines on the database, all of them called")
     add("--clients", type=int, default=1, help="processes that send requests")

@@ -13,6 +13,8 @@ from bench.questions import (
     console,
     fan_in,
     fan_out,
+    filters,
+    full,
     gates,
     get,
     handover,
@@ -65,7 +67,7 @@ QUESTIONS = tuple(
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, hot_process,
         fan_in, open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
-        schedules, messages, operate, bulk, pause, secured, neighbours, console,
+        schedules, messages, operate, bulk, filters, full, pause, secured, neighbours, console,
     )
 )  # fmt: skip
 
@@ -77,6 +79,7 @@ QUICK_NAMES = frozenset({
 ON_DEMAND = frozenset({
     *neighbours.NAMES, *schedules.NAMES, "gates_30k", "gates_100k", "fan_out_own",
     "job_of_100", "job_of_1000", *operate.NAMES, *bulk.NAMES, *console.NAMES,
+    *filters.NAMES, *full.NAMES,
 })  # fmt: skip
 """What a full run leaves out unless it is named: a million processes, or minutes of set-up."""
 

@@ -12,8 +12,8 @@ from bench.parts.percentiles import SHARES
 class Pace:
     """How much to measure: turns of `seconds` each, after `warm_up` seconds.
 
-    ``long_turns`` is the number of turns for questions whose turn takes many seconds. ``scale`` (0
-    .. 1) shrinks what is counted in processes and calls instead of seconds. ``names`` selects the
+    ``long_turns`` is the number of turns for questions whose turn takes many seconds. ``scale``
+    multiplies what is counted in processes and calls instead of seconds. ``names`` selects the
     answers; empty for all.
     """
 

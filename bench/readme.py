@@ -21,6 +21,7 @@ _STANDING_IN = ("relay", "driver")
 _RATIOS = {
     "ratio": "{:.2f} x (relay + 2 commits)",
     "ratio_to_empty": "{:.2f} of an empty RPC",
+    "ratio_to_unfilled": "{:.2f} of an empty database",
     "engine_ratio": "engine: {:.2f} of this",
     "ratio_to_new": "{:.2f} x the cost on a new one",
     "ratio_to_one": "{:.2f} of one replica",
