@@ -14,7 +14,7 @@ from progressor.api.calls.validation import Id, PageSize, check_id, read_payload
 from progressor.api.guard.rules import RULES
 from progressor.domain.access.rights import Right
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
-from progressor.domain.processes.process import EXACT_MAX_DEFAULT, ProcessStatus
+from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.views.bulk import (
     FAILED_WINDOW_DEFAULT,
     FAILED_WINDOW_MAX,
@@ -41,6 +41,8 @@ REASON_BYTES_MAX = 1024
 AUTHOR_BYTES_MAX = 256
 
 SAMPLE_SIZE = 10
+PREVIEW_EXACT_MAX = 100_000
+"""Processes that a preview examines one by one; it may take longer than a count."""
 
 _log = logging.getLogger(__name__)
 
@@ -175,7 +177,7 @@ class BulkServicer(Servicer):
     async def preview_bulk(self, asked: Preview, _: CallContext) -> pb.PreviewBulkResponse:
         backend, processes = self._backend(), applicable(asked.kind, asked.filter)
         await self._check_namespace(processes)
-        counted = await backend.counts.count(processes, exact_max=EXACT_MAX_DEFAULT)
+        counted = await backend.counts.count(processes, exact_max=PREVIEW_EXACT_MAX)
         query = ProcessQuery(filter=processes, page_size=SAMPLE_SIZE)
         response = pb.PreviewBulkResponse(
             matched_count=counted.count, is_estimate=counted.is_estimate

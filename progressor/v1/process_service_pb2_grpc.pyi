@@ -134,8 +134,9 @@ class ProcessServiceStub:
     """Pages through the processes that match a filter, of one namespace or of all, newest first. A page
     may have fewer processes than page_size, or none, and still have a next page: with causes, since
     one request looks at 5,000 processes; and with a filter that no index has, since one request
-    examines about 50,000. Indexes have the namespace, the time of creation, the status error and the
-    failure, values in the metadata, and a beginning of the id that no more than 10,000 processes share.
+    examines about 50,000. Both end with what they have after about 50 ms. Indexes have the namespace,
+    the time of creation, the status error and the failure, values in the metadata, and a beginning of
+    the id that no more than 10,000 processes share.
     """
     Count: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CountRequest, _process_service_pb2.CountResponse]
     """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
@@ -230,8 +231,9 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """Pages through the processes that match a filter, of one namespace or of all, newest first. A page
     may have fewer processes than page_size, or none, and still have a next page: with causes, since
     one request looks at 5,000 processes; and with a filter that no index has, since one request
-    examines about 50,000. Indexes have the namespace, the time of creation, the status error and the
-    failure, values in the metadata, and a beginning of the id that no more than 10,000 processes share.
+    examines about 50,000. Both end with what they have after about 50 ms. Indexes have the namespace,
+    the time of creation, the status error and the failure, values in the metadata, and a beginning of
+    the id that no more than 10,000 processes share.
     """
     Count: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CountRequest, _process_service_pb2.CountResponse]  # type: ignore[assignment]
     """Counts the processes that match a filter: exactly up to a limit, above it by an estimate. With no more
@@ -401,8 +403,9 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         """Pages through the processes that match a filter, of one namespace or of all, newest first. A page
         may have fewer processes than page_size, or none, and still have a next page: with causes, since
         one request looks at 5,000 processes; and with a filter that no index has, since one request
-        examines about 50,000. Indexes have the namespace, the time of creation, the status error and the
-        failure, values in the metadata, and a beginning of the id that no more than 10,000 processes share.
+        examines about 50,000. Both end with what they have after about 50 ms. Indexes have the namespace,
+        the time of creation, the status error and the failure, values in the metadata, and a beginning of
+        the id that no more than 10,000 processes share.
         """
 
     @_abc_1.abstractmethod

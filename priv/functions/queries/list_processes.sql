@@ -1,17 +1,19 @@
 -- Pages through the processes that match a filter (filter_conditions), of one namespace or of all, newest first. Reads
 -- at most a page of each namespace, in the order of an index. Of what that index does not decide (walked_filter), it examines
--- about p_examined_max processes at most, in windows that grow (find_window), since most pages are full after the first one.
--- If that is not, and an index of something else has few that match (find_few), it reads these instead.
+-- about p_examined_max processes at most, and no more than it can in p_seconds_max, besides the first window. The windows
+-- grow (find_window), since most pages are full after the first one. If that is not, and an index of something else
+-- has few that match (find_few), it reads these instead.
 -- Locks: none.
 -- Returns: at most p_limit processes behind the place p_before_*, without state and result. If they are fewer because
--- p_examined_max were examined, another row is the place of the last of these, with nothing else.
+-- no more were examined, another row is the place of the last of these, with nothing else.
 CREATE FUNCTION list_processes(
     p_filter           jsonb,
     p_before_at        timestamptz,
     p_before_namespace text,
     p_before_id        text,
     p_limit            integer,
-    p_examined_max     integer
+    p_examined_max     integer,
+    p_seconds_max      double precision
 )
 RETURNS TABLE (
     namespace text, slot smallint, process_id text, status process_status,
@@ -23,15 +25,16 @@ STABLE
 SET jit = off
 AS $$
 DECLARE
+    v_begun      timestamptz := clock_timestamp();
+    v_seconds    double precision;
     v_found      tid[];
     v_walked     jsonb := walked_filter(p_filter);
     v_is_walked  boolean := NOT v_walked @> (p_filter - '{namespace,but_namespace,seen}'::text[]);
-    v_seen       text[] := CASE
-        WHEN p_filter ? 'namespace' THEN ARRAY[p_filter ->> 'namespace']
-        WHEN p_filter ? 'seen' THEN ARRAY(SELECT jsonb_array_elements_text(p_filter -> 'seen')) END;
+    v_seen       text[] := seen_namespaces(p_filter);
     v_before     text := 'true';
     v_size       integer := greatest(p_examined_max / 50, 1);
     v_examined   integer := 0;
+    v_few_max    integer := greatest(p_examined_max / 5, 100);
     v_until      record;
     v_is_many    boolean := false;
     v_left       integer := p_limit;
@@ -42,8 +45,8 @@ BEGIN
     END IF;
     LOOP
         IF v_examined > 0 AND v_found IS NULL AND NOT v_is_many THEN
-            v_found := find_few(p_filter, 10000);
-            v_is_many := coalesce(cardinality(v_found) > 10000, true);
+            v_found := find_few(p_filter, v_few_max);
+            v_is_many := coalesce(cardinality(v_found) > v_few_max, true);
             v_found := CASE WHEN NOT v_is_many THEN v_found END;
         END IF;
         SELECT w.*
@@ -102,14 +105,18 @@ BEGIN
         EXIT WHEN v_left = 0 OR v_until.at IS NULL;
         v_before := place_condition('<', v_until.at, v_until.namespace, v_until.process_id);
         v_examined := v_examined + v_size;
-        IF v_examined >= p_examined_max THEN
+        v_seconds := extract(epoch FROM clock_timestamp() - v_begun);
+        IF v_examined >= p_examined_max OR v_seconds >= p_seconds_max THEN
             namespace := v_until.namespace;
             process_id := v_until.process_id;
             created_at := v_until.at;
             RETURN NEXT;
             EXIT;
         END IF;
-        v_size := least(7 * v_size, p_examined_max - v_examined);
+        -- As many as fit into the rest of the time, if it goes on like this.
+        v_size := least(
+            4 * v_size, p_examined_max - v_examined,
+            greatest(v_examined * (p_seconds_max - v_seconds) / v_seconds, p_examined_max / 500, 1));
     END LOOP;
 END;
 $$;

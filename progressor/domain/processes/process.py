@@ -107,9 +107,11 @@ class Process:
     failure_reason: str = dataclasses.field(default="", compare=False)
 
 
-EXACT_MAX_DEFAULT = 100_000
+EXACT_MAX_DEFAULT = 20_000
+"""Processes that a count by a filter examines one by one: as many as takes less than 0.1 s."""
+
 EXACT_MAX_CEILING = 1_000_000
-"""Up to which the processes that match a filter can be counted one by one."""
+"""What it examines at most if it is asked to."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 Which processes wait for a gate, say, only the whole schedule could tell, in no order of theirs. So
 a list of certain causes looks at the processes in their order, and keeps those that wait so; and at
-no more than LOOKED_AT_MAX for one page, which may be short then. So may one with a filter that no
-index has, such as that of a status.
+no more than LOOKED_AT_MAX for one page, or than it can in SECONDS_MAX, which may be short then. So
+may one with a filter that no index has, such as that of a status.
 """
 
 import dataclasses
@@ -21,8 +21,11 @@ from progressor.storage.postgres.rows.records import reader
 LOOKED_AT_MAX = 5000
 """Processes that are looked at for one page."""
 
-CHUNK_MAX = 1000
+CHUNK_MAX = 500
 """Those of them that are read at once."""
+
+SECONDS_MAX = 0.05
+"""For examining processes and for looking at them; the first of each are always read."""
 
 Why = Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]
 
@@ -69,9 +72,11 @@ class Listings:
         """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""
         listed: list[Listed] = []
         size, left = query.page_size, LOOKED_AT_MAX if query.causes else query.page_size
+        end = self._context.clock.monotonic() + SECONDS_MAX
+        seconds = SECONDS_MAX
         while True:
             # One row more than the page tells whether another page follows.
-            found, until = await self._read(dataclasses.replace(query, page_size=size + 1))
+            found, until = await self._read(dataclasses.replace(query, page_size=size + 1), seconds)
             looked_at = found[:size]
             waits = await self.first_waits(
                 # A finished one has no tasks that wait.
@@ -89,7 +94,8 @@ class Listings:
             if len(found) <= size:
                 return ProcessPage(listed=tuple(listed), next_before=until)
             last, left = place_of(looked_at[-1]), left - size
-            if not left:
+            seconds = end - self._context.clock.monotonic()
+            if not left or seconds <= 0:
                 return ProcessPage(listed=tuple(listed), next_before=last)
             query = dataclasses.replace(query, before=last)
             size = min(CHUNK_MAX, left)
@@ -121,10 +127,12 @@ class Listings:
 
         With a filter that no index has, only of those that are examined at once.
         """
-        found, _ = await self._read(query)
+        found, _ = await self._read(query, SECONDS_MAX)
         return found
 
-    async def _read(self, query: ProcessQuery) -> tuple[tuple[Process, ...], Place | None]:
+    async def _read(
+        self, query: ProcessQuery, seconds: float
+    ) -> tuple[tuple[Process, ...], Place | None]:
         """Return processes, and the place up to which they are all, unless that is the end."""
         before_at, before_namespace, before_id = query.before or (None, None, None)
         async with self._context.connection(reads_only=True) as connection:
@@ -136,6 +144,7 @@ class Listings:
                 before_id=before_id,
                 limit=query.page_size,
                 examined_max=EXAMINED_MAX,
+                seconds_max=seconds,
             )
         until = None
         if found and found[-1].process is None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import math
 import random
 from collections.abc import Sequence
 from typing import Any, LiteralString
@@ -36,6 +37,13 @@ from tests.support.storage.store import (
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(autouse=True)
+def _any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a request examine as many as it may, however slow the machine is."""
+    monkeypatch.setattr(listings, "SECONDS_MAX", math.inf)
+
 
 MINUTE = dt.timedelta(minutes=1)
 NO_FAILURE = (None, "", "")
@@ -255,9 +263,11 @@ async def test_the_beginning_of_an_id_is_looked_up_by_key_in_large_namespaces(
 
     assert [newest.key, older.key] == [keys[1], keys[0]]
     assert await store.processes.list(ProcessQuery(filter=of_one)) == (newest, older)
-    assert _searched(observer, "SELECT {}.find_by_prefix('orders', 'a', 9)") == {
+    assert _searched(observer, "SELECT {}.find_by_prefix('{{orders}}', 'a', 9, 20000)") == {
         f"processes_{index}"
     }
+    # Not where all namespaces together are too large.
+    assert _searched(observer, "SELECT {}.find_by_prefix(NULL, 'a', 9, 19999)") == set()
 
 
 @pytest.mark.plain_tables
@@ -277,7 +287,7 @@ async def test_of_the_namespaces_that_one_may_see_the_index_of_lists_is_read(
     )
     observer.execute("VACUUM ANALYZE progressor.processes")
     statements: dict[str, LiteralString] = {
-        "list_processes": "SELECT {}.list_processes(%s, NULL, NULL, NULL, 100, 1000)",
+        "list_processes": "SELECT {}.list_processes(%s, NULL, NULL, NULL, 100, 1000, 'Infinity')",
         "count_matching": "SELECT {}.count_matching(%s, 10000)",
     }
 

@@ -44,7 +44,7 @@ BEGIN
         SELECT p.*
         FROM list_processes(
             v_bulk.filter, v_bulk.after_created_at, v_bulk.after_namespace, v_bulk.after_process_id,
-            p_limit, p_examined_max) p
+            p_limit, p_examined_max, 'Infinity') p
     ),
     matched AS (
         SELECT p.*, b.token AS broken_token, CASE WHEN v_bulk.kind = 'cancel' THEN

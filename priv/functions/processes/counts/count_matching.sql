@@ -1,7 +1,6 @@
 -- Counts the processes that match a filter: exactly if an index leaves no more than p_limit to be examined. If not, the
 -- count is an estimate: such a share of what the planner expects in the order of an index (walked_filter) as matched of
 -- p_limit; if none did, what the planner expects to match.
--- Volatile, since EXPLAIN is refused in a stable function.
 -- Locks: none.
 -- Returns: the count, and whether it is an estimate.
 CREATE FUNCTION count_matching(p_filter jsonb, p_limit integer, OUT matched bigint, OUT is_estimate boolean)
@@ -15,7 +14,6 @@ DECLARE
     v_few      tid[];
     v_of_few   bigint;
     v_examined bigint;
-    v_plan     json;
 BEGIN
     -- Broken processes are few, as a rule.
     IF NOT v_walked ? 'statuses' THEN
@@ -40,11 +38,9 @@ BEGIN
     USING v_few;
     is_estimate := coalesce(cardinality(v_few) > p_limit, true);
     IF is_estimate THEN
-        EXECUTE 'EXPLAIN (FORMAT JSON) SELECT FROM processes p WHERE '
-            || CASE WHEN matched > 0 THEN v_walk ELSE filter_conditions(p_filter) END
-        INTO v_plan;
-        v_of_few := greatest(v_of_few, matched, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint
-            * coalesce(nullif(matched, 0)::numeric / v_examined, 1));
+        v_of_few := greatest(v_of_few, matched, CASE
+            WHEN matched > 0 THEN expect_processes(v_walk) * matched::numeric / v_examined
+            ELSE expect_processes(filter_conditions(p_filter)) END);
     END IF;
     matched := v_of_few;
 END;
