@@ -108,9 +108,12 @@ class Direct(Generic[R]):
                     self._text, parameters, None, self._formats, Format.BINARY
                 ),
             )
-        transformer = Transformer(connection)
+        transformer = pipeline.transformer
         transformer.set_pgresult(result)
-        return transformer.load_rows(0, result.ntuples, self._make_row)
+        try:
+            return transformer.load_rows(0, result.ntuples, self._make_row)
+        finally:
+            transformer.set_pgresult(None)
 
     async def _execute_prepared(
         self, pipeline: "_Pipeline", parameters: Sequence[bytes | None]
@@ -147,6 +150,9 @@ class _Pipeline:
 
     def __init__(self, connection: Connection) -> None:
         self.prepared: set[bytes] = set()
+        # To look for the loaders of a row takes twice as long as to read it. Of the adapters alone,
+        # since a reference to the connection would keep it: text is UTF-8, and instants are in UTC.
+        self.transformer = Transformer(connection.adapters)
         self._preparing = asyncio.Lock()
         self._pgconn = connection.pgconn
         self._descriptor = -1
