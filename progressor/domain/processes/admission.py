@@ -20,6 +20,7 @@ import enum
 import hashlib
 from collections.abc import Mapping
 
+from progressor.domain import values
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.event import HistoryRange, NewEvent
 from progressor.domain.processes.intent import SetTimer
@@ -52,7 +53,7 @@ class Verdict(enum.StrEnum):
     GONE = "gone"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A start, call, notify or repair on its way to becoming a task.
 
@@ -144,7 +145,7 @@ class Import:
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """The result of a request.
 

@@ -1,6 +1,5 @@
 """Events: what a step recorded; and the ranges by which a history is read."""
 
-import dataclasses
 import datetime as dt
 import enum
 from collections.abc import Mapping
@@ -8,8 +7,10 @@ from typing import Self
 
 import msgspec
 
+from progressor.domain import values
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
     """An event about to be recorded. ``occurred_at`` is given only by an import."""
 
@@ -42,7 +43,7 @@ class Direction(enum.StrEnum):
     BACKWARD = "backward"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRange:
     """A range of a history; by default all of it, the oldest event first.
 

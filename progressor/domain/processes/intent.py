@@ -5,6 +5,7 @@ import datetime as dt
 import types
 from collections.abc import Mapping
 
+from progressor.domain import values
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.event import HistoryRange, NewEvent
@@ -22,12 +23,12 @@ STILL_RUNNING = "STILL_RUNNING"
 """The reason of a step that a processor did not begin: an earlier attempt still runs."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@values.dataclass(frozen=True, slots=True)
 class KeepTimer:
     """Leave the timer without a name as it is; one that a call has blocked continues."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Replace the timer of its name. Exactly one of ``at`` and ``after`` (0 or more) is given.
 
@@ -71,7 +72,7 @@ NO_TIMERS: Mapping[str, SetTimer | UnsetTimer] = types.MappingProxyType({})
 Action = RemoveProcess | Complete | StartNodes
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What a step decided. ``aux_state`` and ``metadata`` None leave the stored ones.
 
@@ -94,7 +95,7 @@ class Intent:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@values.dataclass(frozen=True, slots=True)
 class Succeeded:
     intent: Intent
 

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
+from progressor.domain import values
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 
 SLOT_COUNT = 1024
@@ -22,7 +23,7 @@ class ProcessStatus(enum.StrEnum):
     FINISHED = "finished"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@values.dataclass(frozen=True, slots=True)
 class ProcessKey:
     """Which process. ``slot`` follows from the names; it leads every key in storage."""
 
@@ -79,7 +80,7 @@ class Part:
 NO_PART = Part()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A process without its history, as the last settlement left it.
 

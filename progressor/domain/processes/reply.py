@@ -6,6 +6,7 @@ import enum
 from typing import assert_never
 
 from progressor import errors, job_errors
+from progressor.domain import values
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
 
@@ -22,7 +23,7 @@ _LED_BY_ENGINE = (job_errors.LedByEngineError.reason, job_errors.LED_BY_ENGINE)
 """How the engine rejects requests to a leader that it runs itself."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """The processor's response to a request; ``deduplicated``: an earlier equal request did it."""
 
@@ -32,7 +33,7 @@ class Reply:
     deduplicated: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """A durable request: its task runs whether or not the caller stays."""
 

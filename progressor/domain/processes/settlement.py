@@ -29,6 +29,7 @@ import dataclasses
 import datetime as dt
 from typing import assert_never
 
+from progressor.domain import values
 from progressor.domain.processes.intent import (
     STEP_TIMEOUT,
     STILL_RUNNING,
@@ -54,7 +55,7 @@ _NOW = dt.timedelta()
 _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@values.dataclass(frozen=True, slots=True)
 class Finish:
     """The task is finished, and all that the intent says is saved."""
 

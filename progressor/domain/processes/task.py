@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Protocol
 
+from progressor.domain import values
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.message import Sender
 from progressor.domain.processes.process import Process, ProcessKey
@@ -87,7 +88,7 @@ class NodeOutcome:
     skipped_because_of: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@values.dataclass(frozen=True, slots=True)
 class Claim:
     """How a task that had waited was leased.
 
@@ -131,7 +132,7 @@ class LeasedTask(Protocol):
     def trace_context(self) -> Mapping[str, str]: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
     """A leased task with all that a step needs: what a claim returns.
 
@@ -176,7 +177,7 @@ class RunningTask:
         return self.process.corrupted_by
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """How a task ended: a response, or an error, or neither for a cancelled one without cause.
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Container, Hashable, Sequence
 from typing import Any, LiteralString, NamedTuple
 
+from progressor.domain import values
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.admission import Admission, Request, Verdict
 from progressor.domain.processes.process import JobOptions, Part, Process, ProcessKey, ProcessStatus
@@ -45,7 +46,7 @@ from progressor.storage.postgres.rows.effects import NO_EFFECTS, Effects, gate_e
 from progressor.storage.postgres.rows.records import reader
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@values.dataclass(frozen=True, slots=True)
 class Entry:
     """A request, whether a worker is reserved for it, and how long its step may then take.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from progressor import errors
 from progressor.clock import Clock
+from progressor.domain import values
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask
 from progressor.storage.postgres import statements
@@ -30,7 +31,7 @@ FULL_SHARE = 0.01
 FULL_SECONDS_MAX = 10.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """A leased task, since when it was due, and the replica that put it in the schedule."""
 
@@ -39,7 +40,7 @@ class Claimed:
     set_by: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A task to claim by its id; ``expires_after`` as in admissions.Entry."""
 

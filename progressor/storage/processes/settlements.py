@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, assert_never
 
+from progressor.domain import values
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.intent import Complete, SetTimer
@@ -48,7 +49,7 @@ from progressor.telemetry.metrics.registry import Metrics
 _SQL = statements.load("processes/settlements")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A settlement to write.
 
@@ -75,14 +76,14 @@ class Entry:
     on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     key: ProcessKey
     task_id: int
     due_at: dt.datetime
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """The settlement is durable.
 
