@@ -46,7 +46,7 @@ from progressor.storage.postgres.rows.arrays import Column, instant
 LOOK_SECONDS = 0.25
 """How often to look after statements under way, whether or not anything was heard."""
 
-Argument = Column | dt.datetime | int | float | bool | None
+Argument = bytes | Column | dt.datetime | int | float | bool | None
 
 _NAMELESS = (
     psycopg.errors.InvalidSqlStatementName,
@@ -67,8 +67,11 @@ class Direct(Generic[R]):
     """A function called past the driver; the type of each argument decides how it is sent."""
 
     def __init__(self, function: Function[R]) -> None:
-        self.bind = function.bind
+        self._function = function
         self.arguments = function.arguments
+        self._places = {
+            name: (place, column) for place, (name, column) in enumerate(self.arguments.items())
+        }
         self._make_row = function.make_row
         numbers = itertools.count(1)
         self._text = re.sub(rb"%b", lambda _: b"$%d" % next(numbers), function.statement)
@@ -78,6 +81,25 @@ class Direct(Generic[R]):
         self._name = f"progressor_{digest}".encode()
         self._prepares = True
 
+    def bind(self, **named: Any) -> list[bytes | None]:  # noqa: ANN401  as the file says
+        """Return the arguments of an execution, as `Function.bind`, and encoded already.
+
+        Raises:
+            TypeError: An argument is missing or unknown.
+        """
+        if named.keys() != self.arguments.keys():
+            self._function.bind(**named)
+        return self.bind_some(named)
+
+    def bind_some(self, given: Mapping[str, Any]) -> list[bytes | None]:
+        """Return the same where what is not named is null."""
+        parameters: list[bytes | None] = [None] * len(self._places)
+        for name, value in given.items():
+            if value is not None:
+                place, column = self._places[name]
+                parameters[place] = _encoded(value) if column is None else column.encoded(value)
+        return parameters
+
     async def execute(self, connection: Connection, arguments: Sequence[Argument]) -> list[R]:
         """Return the rows of one execution.
 
@@ -86,8 +108,8 @@ class Direct(Generic[R]):
         Args:
             connection: Used by nothing else meanwhile, except other executions of this kind:
                 they are done in the order in which they were asked for.
-            arguments: From `bind`: a column for an array; an int for a ``bigint``, a float for a
-                ``double precision``, an aware datetime for a ``timestamptz``.
+            arguments: From `bind`. Others: a column for an array; an int for a ``bigint``, a float
+                for a ``double precision``, an aware datetime for a ``timestamptz``.
 
         Raises:
             psycopg.Error: As a cursor would.
@@ -128,10 +150,10 @@ class Direct(Generic[R]):
 
 
 def _encoded(argument: Argument) -> bytes | None:
-    if argument is None:
-        return None
+    if argument is None or isinstance(argument, bytes):
+        return argument
     if isinstance(argument, Column):
-        return argument.dump()
+        return argument.encoded(argument)
     return _SCALARS[type(argument)](argument)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from progressor.domain.processes.process import ProcessKey
 from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Connection, translated
+from progressor.storage.postgres.pools import Connection, before_sending, translated
 
 Item = TypeVar("Item")
 
@@ -73,15 +73,16 @@ def find_blocked(
             wanted += [(number, gate, None) for gate in each.gates]
             if each.order is not None:
                 wanted.append((number, None, each.order))
-        arguments = statement.bind(
-            row=row or (),
-            slot=[each.key.slot for each in concerns],
-            namespace=[each.key.namespace for each in concerns],
-            process_id=[each.key.process_id for each in concerns],
-            w_item=[number for number, _, _ in wanted],
-            w_gate=[gate for _, gate, _ in wanted],
-            w_order=[order for _, _, order in wanted],
-        )
+        with before_sending():
+            arguments = statement.bind(
+                row=row or (),
+                slot=[each.key.slot for each in concerns],
+                namespace=[each.key.namespace for each in concerns],
+                process_id=[each.key.process_id for each in concerns],
+                w_item=[number for number, _, _ in wanted],
+                w_gate=[gate for _, gate, _ in wanted],
+                w_order=[order for _, _, order in wanted],
+            )
         with translated():
             async with asyncio.timeout(seconds):
                 found = await statement.execute(connection, arguments)
@@ -103,12 +104,13 @@ def find_locked(
     seconds = statement_timeout.total_seconds()
 
     async def find(connection: Connection, keys: Sequence[ProcessKey]) -> frozenset[ProcessKey]:
-        arguments = statement.bind(
-            with_leaders=families,
-            slot=[key.slot for key in keys],
-            namespace=[key.namespace for key in keys],
-            process_id=[key.process_id for key in keys],
-        )
+        with before_sending():
+            arguments = statement.bind(
+                with_leaders=families,
+                slot=[key.slot for key in keys],
+                namespace=[key.namespace for key in keys],
+                process_id=[key.process_id for key in keys],
+            )
         with translated():
             async with asyncio.timeout(seconds):
                 items = await statement.execute(connection, arguments)

@@ -37,6 +37,7 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
 from progressor.storage.postgres.rows.documents import (
+    HISTORY_COLUMNS,
     constraints_text,
     history_columns,
     json_text,
@@ -65,6 +66,11 @@ class Entry:
 
 
 Admitted = tuple[Admission, Effects]
+
+# Clients send no messages.
+_OPTIONAL = (
+    "caller_context", "trace_context", *HISTORY_COLUMNS, "idempotency_key", "fingerprint", "sender",
+)  # fmt: skip
 
 
 class _MissingGate(NamedTuple):
@@ -247,29 +253,39 @@ def _heads(requests: Sequence[Request]) -> list[int]:
 def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[Any] | None]:
     requests = [entry.request for entry in batch]
     keys = [request.key for request in requests]
-    ranges = [history_columns(request.history_range) for request in requests]
-    columns: dict[str, list[Any] | None] = {
+    columns: dict[str, list[Any] | None] = dict.fromkeys(_OPTIONAL)
+    columns |= {
         "slot": [key.slot for key in keys],
         "namespace": [key.namespace for key in keys],
         "process_id": [key.process_id for key in keys],
         "args": [request.args for request in requests],
-        "caller_context": [json_text(request.caller_context) for request in requests],
-        "trace_context": [json_text(request.trace_context) for request in requests],
-        "history_after": [after for after, _, _ in ranges],
-        "history_limit": [limit for _, limit, _ in ranges],
-        "history_backward": [backward for _, _, backward in ranges],
-        "idempotency_key": [request.idempotency_key for request in requests],
-        "fingerprint": [
-            request.fingerprint() if request.idempotency_key is not None else None
-            for request in requests
-        ],
         "waits": [request.waits for request in requests],
         # What has constraints is claimed once it has passed them.
         "run": [entry.run and "constraints" not in wanted for entry in batch],
         "expires_after": [entry.expires_after.total_seconds() for entry in batch],
-        # Clients send these.
-        "sender": None,
     }
+    # An array of nulls costs PostgreSQL as much as one of values.
+    if any(request.caller_context for request in requests):
+        columns["caller_context"] = [json_text(request.caller_context) for request in requests]
+    if any(request.trace_context for request in requests):
+        columns["trace_context"] = [json_text(request.trace_context) for request in requests]
+    if any(request.history_range for request in requests):
+        ranges = [history_columns(request.history_range) for request in requests]
+        columns |= zip(HISTORY_COLUMNS, map(list, zip(*ranges, strict=True)), strict=True)
+    if any(request.idempotency_key is not None for request in requests):
+        columns["idempotency_key"] = [request.idempotency_key for request in requests]
+        columns["fingerprint"] = [
+            request.fingerprint() if request.idempotency_key is not None else None
+            for request in requests
+        ]
+    return columns | _more_columns(batch, requests, wanted)
+
+
+def _more_columns(
+    batch: Sequence[Entry], requests: Sequence[Request], wanted: Container[str]
+) -> dict[str, list[Any] | None]:
+    """Return the columns that only some of the functions take."""
+    columns: dict[str, list[Any]] = {}
     if "open_max" in wanted:
         columns["open_max"] = [entry.open_max for entry in batch]
     if "head" in wanted:
@@ -284,9 +300,8 @@ def _columns(batch: Sequence[Entry], wanted: Container[str]) -> dict[str, list[A
     if "led_by" in wanted:
         columns["led_by"] = [request.led_by for request in requests]
         columns["options"] = [options_text(request.job_options) for request in requests]
-    # An array of nulls costs PostgreSQL as much as one of values.
     return {
-        name: None if column is None or column.count(None) == len(column) else column
+        name: None if column.count(None) == len(column) else column
         for name, column in columns.items()
     }
 

@@ -278,7 +278,7 @@ class Settlements(GroupCommits[Entry, Outcome]):
         given = self._context.own_arguments() | {"grace": self._step_grace} | columns(batch)
         if function is self._settle_job_tasks:
             given |= job_columns(batch)
-        return function.bind(**(dict.fromkeys(function.arguments) | given))
+        return function.bind_some(given)
 
     async def _recall(
         self, connection: Connection, batch: Sequence[Entry], results: list[Outcome]

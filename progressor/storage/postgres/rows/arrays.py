@@ -13,7 +13,7 @@ import datetime as dt
 import functools
 import struct
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import psycopg
@@ -34,19 +34,24 @@ class Column(list[Any]):
     element_oid: ClassVar[int]
     array_oid: ClassVar[int]
     pack: ClassVar["staticmethod[[Any], bytes]"]
+    header_of_one: ClassVar[bytes]
 
-    def dump(self) -> bytes:
-        if not self:
-            return _HEADER_OF_NONE.pack(0, 0, self.element_oid)
-        pack, null_count = self.pack, self.count(None)
-        if null_count == len(self):
+    @classmethod
+    def encoded(cls, values: Iterable[Any]) -> bytes:
+        values = values if isinstance(values, list) else list(values)
+        pack, null_count, count = cls.pack, values.count(None), len(values)
+        if count == 1 and not null_count:
+            return cls.header_of_one + pack(values[0])
+        if not count:
+            return _HEADER_OF_NONE.pack(0, 0, cls.element_oid)
+        if null_count == count:
             # Most of what a request may have, most requests do not have.
             body = _NULL * null_count
         elif null_count:
-            body = b"".join([_NULL if value is None else pack(value) for value in self])
+            body = b"".join([_NULL if value is None else pack(value) for value in values])
         else:
-            body = b"".join(map(pack, self))
-        return _HEADER.pack(1, int(null_count > 0), self.element_oid, len(self), 1) + body
+            body = b"".join(map(pack, values))
+        return _HEADER.pack(1, int(null_count > 0), cls.element_oid, count, 1) + body
 
 
 def _sized(format_: str) -> Callable[[Any], bytes]:
@@ -79,7 +84,12 @@ _packed_int8 = _sized("!q")
 
 
 def _column(element_oid: int, array_oid: int, pack: Callable[[Any], bytes]) -> type[Column]:
-    fields = {"element_oid": element_oid, "array_oid": array_oid, "pack": staticmethod(pack)}
+    fields = {
+        "element_oid": element_oid,
+        "array_oid": array_oid,
+        "pack": staticmethod(pack),
+        "header_of_one": _HEADER.pack(1, 0, element_oid, 1, 1),
+    }
     return type("Column", (Column,), fields)
 
 
@@ -106,7 +116,7 @@ def _dumper(column: type[Column]) -> type[Dumper]:
         format = Format.BINARY
 
         def dump(self, obj: Column) -> bytes:
-            return obj.dump()
+            return obj.encoded(obj)
 
     return ColumnDumper
 
