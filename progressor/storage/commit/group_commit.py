@@ -299,6 +299,8 @@ class GroupCommit(Generic[Item, Result]):
         if wanted < GATHER_SPLIT:
             # A lone caller waits for each task that is started in between.
             await writing
+            # And goes on before the shard looks what is next.
+            await asyncio.sleep(0)
             return
         batch.task = self._group.create_task(writing, name=f"{self.name} batch")
         batch.task.add_done_callback(lambda _: shard.filled.set())
