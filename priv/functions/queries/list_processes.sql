@@ -116,7 +116,7 @@ BEGIN
         -- As many as fit into the rest of the time, if it goes on like this.
         v_size := least(
             4 * v_size, p_examined_max - v_examined,
-            greatest(v_examined * (p_seconds_max - v_seconds) / v_seconds, p_examined_max / 500, 1));
+            greatest(v_examined * (p_seconds_max - v_seconds) / nullif(v_seconds, 0), p_examined_max / 500, 1));
     END LOOP;
 END;
 $$;
