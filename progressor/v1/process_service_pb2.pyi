@@ -1305,7 +1305,7 @@ class CountRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     EXACT_MAX_FIELD_NUMBER: _builtins.int
     exact_max: _builtins.int
-    """Up to how many it examines one by one, 1 .. 1,000,000. 0: 20,000."""
+    """Up to how many it examines one by one, 1 .. 1,000,000. 0: 10,000."""
     @_builtins.property
     def filter(self) -> _types_pb2.ProcessFilter:
         """Absent: all processes of all namespaces but progressor.operations."""

@@ -65,7 +65,7 @@ BEGIN
                     CASE WHEN p.detail IS NOT NULL THEN p.broken_at END,
                     CASE WHEN p.detail IS NOT NULL THEN p.failure_id END,
                     CASE WHEN p.detail IS NOT NULL THEN p.failure_reason END
-                FROM processes p
+                FROM %7$s p
                 WHERE %2$s AND %3$s AND %4$s
                 ORDER BY %5$s, p.process_id COLLATE "POSIX" DESC
                 LIMIT %6$s
@@ -83,7 +83,7 @@ BEGIN
                     p_filter ->> 'but_namespace')
             END,
             CASE
-                WHEN v_found IS NOT NULL THEN format('p.ctid = ANY (%L::tid[])', v_found)
+                WHEN v_found IS NOT NULL THEN 'true'
                 ELSE 'p.namespace = n.name COLLATE "POSIX"'
             END,
             -- What was found by metadata may be of any namespace.
@@ -99,7 +99,13 @@ BEGIN
                 WHEN v_found IS NOT NULL THEN 'p.created_at DESC, p.namespace DESC'
                 ELSE 'p.namespace COLLATE "POSIX", p.created_at DESC'
             END,
-            v_left);
+            v_left,
+            -- OFFSET 0: by ctid, not by what an index has of the other conditions.
+            CASE
+                WHEN v_found IS NOT NULL
+                THEN format('(SELECT p.* FROM processes p WHERE p.ctid = ANY (%L::tid[]) OFFSET 0)', v_found)
+                ELSE 'processes'
+            END);
         GET DIAGNOSTICS v_count = ROW_COUNT;
         v_left := v_left - v_count;
         EXIT WHEN v_left = 0 OR v_until.at IS NULL;

@@ -108,7 +108,7 @@ class Process:
     failure_reason: str = dataclasses.field(default="", compare=False)
 
 
-EXACT_MAX_DEFAULT = 20_000
+EXACT_MAX_DEFAULT = 10_000
 """Processes that a count by a filter examines one by one: as many as takes less than 0.1 s."""
 
 EXACT_MAX_CEILING = 1_000_000

@@ -346,7 +346,7 @@ class Processes(Resource[Connection]):
 
     @sent
     def count(
-        self, *, exact_max: int = 20_000, **options: Unpack[FilterOptions]
+        self, *, exact_max: int = 10_000, **options: Unpack[FilterOptions]
     ) -> Exchange[ProcessCount]:
         """Return how many processes match; an estimate if more than `exact_max` must be examined.
 
