@@ -77,8 +77,10 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 def _ratio(line: Line) -> str:
     for field, words in _RATIOS.items():
-        if line.get(field) is not None:
-            return words.format(line[field])
+        value = line.get(field)
+        if value is not None:
+            # A job has a peak for each turn.
+            return words.format(max(value) if isinstance(value, list) else value)
     return ""
 
 
