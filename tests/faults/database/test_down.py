@@ -24,8 +24,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NEIGHBOUR_SECONDS = 6.0
 """For calls that have nothing to wait for; a statement may take one."""
 
-NOTICED = (*CUT_OFF, "cut", "no connection left")
-"""Disasters that a scan meets while they last."""
+NOTICED = (*CUT_OFF, "no connection left")
+"""Disasters that a scan meets while they last; a cut is over at once, and any user may meet it."""
 
 SMALL: Mapping[str, str] = {
     "database.front_connections_max": "1",

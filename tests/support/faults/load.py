@@ -58,7 +58,8 @@ class Load:
             self.env.processor.on_process(
                 name, *[answering(b"tick", set_timer=timer())] * (STEPS - 1), answering(b"last")
             )
-            await self.env.client.start(name, accept_only=True)
+            # With a key it is repeated, should a connection be left that an earlier disaster broke.
+            await self.env.client.start(name, accept_only=True, idempotency_key=name)
 
     async def run(self, caller: int) -> None:
         name, number = f"called{caller % CALLED}", 0
