@@ -6,7 +6,7 @@
 -- and the lease of the next task. s_* have a place per step, in the order of the turns, up to `steps_until` those of a
 -- turn and the turns before it; events as in settle_tasks.
 --
--- A turn changes nothing if its lease is lost, or if its tasks are no longer the next ones in the queue because one was
+-- A turn changes nothing if its lease was lost, or if its tasks are no longer the next in line because one of them was
 -- cancelled or the process was halted.
 -- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
 -- Returns: one row per step settled, in any order, with the number of its turn and the replicas where callers wait.

@@ -109,10 +109,10 @@ class Process:
 
 
 EXACT_MAX_DEFAULT = 10_000
-"""Processes that a count by a filter examines one by one: as many as takes less than 0.1 s."""
+"""How many processes a count by a filter examines one by one; that takes less than 0.1 s."""
 
 EXACT_MAX_CEILING = 1_000_000
-"""What it examines at most if it is asked to."""
+"""The most that a caller may have it examine."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

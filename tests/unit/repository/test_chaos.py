@@ -294,7 +294,7 @@ def test_what_a_turn_has_shown_ahead_need_not_have_been_saved(*, is_ahead: bool)
         *(dataclasses.replace(each, is_ahead=is_ahead) for each in turn),
     ]
 
-    # Whoever has a lease sees only what was saved.
+    # A step that holds a lease is shown saved elements only.
     assert (explained(history, journal) is None) is is_ahead
 
 
