@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from typing_extensions import TypeForm
 
 from progressor.domain.processes.event import HistoryRange
-from progressor.domain.processes.process import ProcessCount
+from progressor.domain.processes.process import EXACT_MAX_DEFAULT, ProcessCount
 from progressor.sdk.client.filters import FilterOptions, filter_to_wire
 from progressor.sdk.client.resource import (
     RequestOptions,
@@ -346,7 +346,7 @@ class Processes(Resource[Connection]):
 
     @sent
     def count(
-        self, *, exact_max: int = 10_000, **options: Unpack[FilterOptions]
+        self, *, exact_max: int = EXACT_MAX_DEFAULT, **options: Unpack[FilterOptions]
     ) -> Exchange[ProcessCount]:
         """Return how many processes match; an estimate if more than `exact_max` must be examined.
 

@@ -123,6 +123,8 @@ async def test_a_page_leads_to_the_login_once_its_token_is_revoked(
     context = await browser.new_context(base_url=guarded.console.address, locale="en")
     window = await context.new_page()
     await _open(window, f"/processes?namespace={READABLE}")
+    await expect(window).to_have_title("Log in · progressor")
+    await expect(window.locator("nav a")).to_have_count(0)
     await window.get_by_label("Token").fill(text)
     await window.get_by_role("button", name="Log in").click()
     await expect(window.locator("#live-state")).to_have_text("live")
