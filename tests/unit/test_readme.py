@@ -200,7 +200,7 @@ def test_a_generated_page_is_what_the_code_says(path: str) -> None:
 
 def test_no_generated_page_is_left_over() -> None:
     folders = {Path(path).parent for path in GENERATED}
-    there = {it.relative_to(DOCS) for folder in folders for it in (DOCS / folder).iterdir()}
+    there = {it.relative_to(DOCS) for folder in folders for it in (DOCS / folder).glob("*.md")}
 
     assert there == {*map(Path, GENERATED)}
 

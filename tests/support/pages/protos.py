@@ -1,5 +1,6 @@
 """The API as pages: a page for each file of ``proto/progressor/v1``, from its comments."""
 
+import posixpath
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ Path_ = tuple[int, ...]
 def pages() -> dict[str, str]:
     files = _parsed()
     home = {name: file for file in files for name in _names(file)}
-    return {f"{FOLDER}/{_stem(file)}.md": _Page(file, home).text() for file in files}
+    return {f"{FOLDER}/{_place(file)}": _Page(file, home).text() for file in files}
 
 
 def _parsed() -> list[pb.FileDescriptorProto]:
@@ -53,6 +54,11 @@ def _names(file: pb.FileDescriptorProto) -> Iterator[str]:
 
 def _stem(file: pb.FileDescriptorProto) -> str:
     return Path(file.name).stem
+
+
+def _place(file: pb.FileDescriptorProto) -> str:
+    page = f"{_stem(file)}.md"
+    return page if file.service else f"values/{page}"
 
 
 class _Page:
@@ -159,7 +165,8 @@ class _Page:
             return f"`{name.removeprefix('.')}`"
         name = name.removeprefix(_PACKAGE)
         file = self._home[name]
-        page = "" if file is self._file else f"{_stem(file)}.md"
+        folder = posixpath.dirname(_place(self._file)) or "."
+        page = "" if file is self._file else posixpath.relpath(_place(file), folder)
         return f"[{name}]({page}#{name.replace('.', '').lower()})"
 
     def _comment(self, *path: int) -> str:
