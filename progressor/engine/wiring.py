@@ -70,12 +70,9 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Pool, Pools
 from progressor.storage.processes import results
 from progressor.storage.processes.admissions import Admissions
-from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.histories import Histories
 from progressor.storage.processes.processes import Processes
 from progressor.storage.processes.results import Results
-from progressor.storage.processes.settlements import Settlements
-from progressor.storage.processes.turns import Turns
 from progressor.storage.replicas.counts import Counts
 from progressor.storage.replicas.heartbeats import Heard
 from progressor.storage.replicas.lineage import Lineage
@@ -85,9 +82,12 @@ from progressor.storage.replicas.retention import Retention
 from progressor.storage.replicas.status import Watch
 from progressor.storage.schedules.runs import StoredRuns
 from progressor.storage.schedules.schedules import Schedules
+from progressor.storage.steps.claims import Claims
 from progressor.storage.steps.failures import Failures
 from progressor.storage.steps.messages import Messages
+from progressor.storage.steps.settlements import Settlements
 from progressor.storage.steps.step_writes import StepWrites
+from progressor.storage.steps.turns import Turns
 from progressor.telemetry.instruments import Labels
 from progressor.wire.tls import Reloaded
 

@@ -24,8 +24,8 @@ from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.pools import Pool
-from progressor.storage.processes.claims import Claimed, Claims, Room, Wanted
-from progressor.storage.processes.settlements import Due
+from progressor.storage.steps.claims import Claimed, Claims, Room, Wanted
+from progressor.storage.steps.settlements import Due
 
 _log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = 0.25, 2.0

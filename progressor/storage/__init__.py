@@ -4,7 +4,7 @@ Imported by ``runtime`` and ``engine``. A folder is a feature; ``rows`` and ``po
 all of them. A method is one round trip; the writes of the hot path are gathered by ``commit`` into
 one set-based function call per batch (``priv/functions``). While PostgreSQL is unreachable, each
 raises StorageUnavailableError; docstrings name what else they raise. Start with
-``commit/group_commit.py``, then ``processes/settlements.py``; ``priv/README.md`` explains the
+``commit/group_commit.py``, then ``steps/settlements.py``; ``priv/README.md`` explains the
 tables.
 
 What retries while PostgreSQL is unreachable. Pauses double, with a jitter of a quarter

@@ -19,8 +19,8 @@ from progressor.domain.jobs.job import StartNodes, state_before_start
 from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.intent import Lost, Outcome, SetTimer
 from progressor.domain.processes.task import NodeState, RunningTask, TaskType
-from progressor.storage.processes.settlements import LeaseLost, Written
-from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.steps.settlements import LeaseLost, Written
+from progressor.storage.steps.settlements import Outcome as SettlementOutcome
 from tests.support.models.jobs.graphs import Graph, ancestors, random_graph, specs
 from tests.support.models.machine import StoredMachine, machinery
 from tests.support.models.modelled_processes import Held

@@ -29,9 +29,9 @@ from progressor.domain.processes.task import (
 from progressor.domain.views.activity import Activity, NamespaceQueue, QueueCounts
 from progressor.domain.views.replica import Facts, ReplicaView
 from progressor.storage.postgres.rows.effects import Cancelled
-from progressor.storage.processes.claims import Claimed
-from progressor.storage.processes.settlements import Due, Entry, Written
 from progressor.storage.replicas.replicas import Zombie, ZombieCause
+from progressor.storage.steps.claims import Claimed
+from progressor.storage.steps.settlements import Due, Entry, Written
 from tests.support.clock import START
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from progressor.domain.processes.task import TIMER_TYPES, NodeState, RunningTask
 from progressor.domain.views.replica import StepTally
 from progressor.processor.failures import code_name
 from progressor.storage.postgres.rows.effects import Cancellation
-from progressor.storage.processes.claims import Claimed
-from progressor.storage.processes.settlements import Entry
 from progressor.storage.replicas.replicas import Zombie, ZombieCause
+from progressor.storage.steps.claims import Claimed
+from progressor.storage.steps.settlements import Entry
 from progressor.telemetry.metrics.registry import Metrics
 
 SETTLEMENT_NAMES: Mapping[type[Settlement], str] = {

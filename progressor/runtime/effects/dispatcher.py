@@ -44,7 +44,7 @@ from progressor.storage.postgres.rows.effects import (
     Cancellation,
     Effects,
 )
-from progressor.storage.processes.settlements import Due, Entry, Written
+from progressor.storage.steps.settlements import Due, Entry, Written
 from progressor.telemetry.logs import fields as log_fields
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import itertools
 from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.storage.postgres.rows.effects import Again, Effects, Later, LoweredGate
-from progressor.storage.processes.settlements import Due
+from progressor.storage.steps.settlements import Due
 
 # A result takes a moment to arrive, so a task that is due here is due at PostgreSQL; the margin
 # covers clocks that run at different speeds.

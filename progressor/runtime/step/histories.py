@@ -12,7 +12,7 @@ from progressor.domain.processes.process import Process, ProcessKey
 from progressor.domain.processes.settlement import Finish, Settlement
 from progressor.domain.processes.task import RunningTask
 from progressor.storage.processes.histories import Histories
-from progressor.storage.processes.settlements import Entry, Written
+from progressor.storage.steps.settlements import Entry, Written
 
 HISTORY_BYTES_MAX = 48 * 1024 * 1024
 """The largest history of one task; a message of 64 MiB holds it with the process and the task."""

@@ -43,7 +43,7 @@ from progressor.runtime.step.histories import StepHistories
 from progressor.runtime.step.job_steps import JobSteps
 from progressor.runtime.step.turns import Ahead, Turns
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements, Written
+from progressor.storage.steps.settlements import Entry, LeaseLost, Settlements, Written
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.traces.spans import UNTRACED, Span
 

@@ -8,7 +8,7 @@ other, each on the process as the one before left it. What must hold:
 - The calls are settled in the order of their ids, each with its own outcome, or not at all.
 - What is settled is always a prefix of the turn, together with all that the processor saw of it.
 - A step is settled under a lease. The steps before the last share that of the first; the
-  transaction that settles them moves it to the last (`storage/processes/turns`), whose outcome may
+  transaction that settles them moves it to the last (`storage/steps/turns`), whose outcome may
   be any and is settled by itself.
 - A turn ends with a step whose outcome is more than events, state and a response, or is a failure:
   the processor runs none behind it, and they are asked again.
@@ -40,8 +40,8 @@ from progressor.processor.client import AskedTurn, ProcessorClient
 from progressor.runtime.core.context import Context
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.step.histories import StepHistories
-from progressor.storage.processes import turns as storage
-from progressor.storage.processes.settlements import Entry, LeaseLost
+from progressor.storage.steps import turns as storage
+from progressor.storage.steps.settlements import Entry, LeaseLost
 from progressor.telemetry.traces.spans import UNTRACED
 
 _TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})

@@ -21,10 +21,10 @@ from progressor.runtime.core.leases import Leases
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.admissions import Admissions
-from progressor.storage.processes.claims import Claims
-from progressor.storage.processes.settlements import Entry, Outcome, Settlements, Written
-from progressor.storage.processes.turns import Turns
 from progressor.storage.replicas.replicas import Replicas, Zombie, ZombieCause
+from progressor.storage.steps.claims import Claims
+from progressor.storage.steps.settlements import Entry, Outcome, Settlements, Written
+from progressor.storage.steps.turns import Turns
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.traces.spans import UNTRACED, Span
 

@@ -1,5 +1,5 @@
-"""Processes and their tasks: admitted, claimed, settled, read, imported, removed.
+"""Processes and the requests to them: admitted, read, listed, imported, removed.
 
-Imports every other folder but ``doctor``. Start with ``admissions``, ``claims`` and
-``settlements``, in that order: they are a task's path through the database.
+Imports every other folder but ``steps`` and ``doctor``. Start with ``admissions``, where a request
+becomes a task; ``steps`` has the rest of its path.
 """

@@ -1,4 +1,5 @@
-"""What steps write besides their outcomes: messages to other processes, memos, extended leases.
+"""Steps: claimed, settled, and what they write meanwhile: messages, memos, extended leases.
 
-Start with ``messages``, which delivers what settlements have written, then ``step_writes``.
+Start with ``claims`` and ``settlements``, in that order: they are a task's path through the
+database after its admission. Then ``messages``, which delivers what settlements have written.
 """

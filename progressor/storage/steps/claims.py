@@ -16,9 +16,9 @@ from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.postgres.rows.records import reader
-from progressor.storage.processes.settlements import Due
+from progressor.storage.steps.settlements import Due
 
-_SQL = statements.load("processes/claims")
+_SQL = statements.load("steps/claims")
 
 PASSES_SECONDS = 1.0
 """For how long no claim waits for locked processes again, once one was locked for LOCK_TIMEOUT: a

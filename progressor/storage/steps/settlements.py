@@ -43,10 +43,10 @@ from progressor.storage.postgres.rows.effects import (
     job_effects,
 )
 from progressor.storage.postgres.rows.records import members, reader
-from progressor.storage.processes.settlement_columns import columns, error_of, job_columns
+from progressor.storage.steps.settlement_columns import columns, error_of, job_columns
 from progressor.telemetry.metrics.registry import Metrics
 
-_SQL = statements.load("processes/settlements")
+_SQL = statements.load("steps/settlements")
 
 
 @values.dataclass(frozen=True, slots=True, kw_only=True)

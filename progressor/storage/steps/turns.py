@@ -32,8 +32,8 @@ from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
 from progressor.storage.postgres.pools import Connection, before_sending
 from progressor.storage.postgres.rows.records import reader
-from progressor.storage.processes.settlement_columns import columns
-from progressor.storage.processes.settlements import (
+from progressor.storage.steps.settlement_columns import columns
+from progressor.storage.steps.settlements import (
     Entry,
     LeaseLost,
     Payloads,
@@ -42,7 +42,7 @@ from progressor.storage.processes.settlements import (
 )
 from progressor.telemetry.metrics.registry import Metrics
 
-_SQL = statements.load("processes/settlements")
+_SQL = statements.load("steps/settlements")
 
 _PER_TURN = ("aux_state", "state_version", "metadata")
 _PER_STEP = (

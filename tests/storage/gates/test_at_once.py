@@ -23,7 +23,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.storage.gates.gates import BEFORE_ALL
 from progressor.storage.postgres.rows.effects import Again, LoweredGate
-from progressor.storage.processes.settlements import Written
+from progressor.storage.steps.settlements import Written
 from tests.support.models.machine import Machinery, machinery
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (

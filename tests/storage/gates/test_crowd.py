@@ -14,7 +14,7 @@ from progressor.domain.processes.task import RunningTask
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions
-from progressor.storage.processes.settlements import Written
+from progressor.storage.steps.settlements import Written
 from tests.storage.gates.seed import TABLES
 from tests.support.clock import START, ManualClock
 from tests.support.postgres.cluster import Cluster

@@ -15,7 +15,8 @@ from progressor.storage.gates.gates import IDLE_WINDOW, Evicted
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.postgres.rows.effects import BATCH_MAX, Again, LoweredGate
-from progressor.storage.processes import admissions, settlements
+from progressor.storage.processes import admissions
+from progressor.storage.steps import settlements
 from tests.storage.gates.seed import (
     GATES_COUNT,
     TABLES,

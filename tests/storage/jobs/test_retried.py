@@ -13,7 +13,7 @@ from progressor.domain.jobs.job import JobState, NodeSpec, StartNodes
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
-from progressor.storage.processes.settlements import LeaseLost
+from progressor.storage.steps.settlements import LeaseLost
 from tests.storage.jobs.graphs.cases import LEADER, call, follower, led, nodes
 from tests.support.models.jobs.graphs import DIAMOND, Graph, specs
 from tests.support.storage.doctor.invariants import broken_invariants

@@ -15,7 +15,7 @@ from progressor.domain.jobs.roles import NodeCounts
 from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskError
-from progressor.storage.processes.settlements import LeaseLost
+from progressor.storage.steps.settlements import LeaseLost
 from tests.support.models.jobs.graphs import Graph, specs
 from tests.support.storage.jobs.store import DONE, JobStore, begun
 from tests.support.storage.store import BROKEN, NO_TIME, fresh_key, success

@@ -24,7 +24,7 @@ from progressor.storage.commit.group_commit import CONFLICT_ATTEMPTS_MAX
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection, Pool, Pools, connection_of, open_pools
-from progressor.storage.processes.settlements import Written
+from progressor.storage.steps.settlements import Written
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import direct
 from tests.support.storage.store import (

@@ -34,7 +34,8 @@ from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.postgres.rows.effects import Again, LoweredGate
-from progressor.storage.processes import admissions, claims, settlements
+from progressor.storage.processes import admissions
+from progressor.storage.steps import claims, settlements
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.doctor.invariants import broken_invariants

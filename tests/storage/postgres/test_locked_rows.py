@@ -28,8 +28,8 @@ from progressor.settings.sections import Commit
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.locks import LOCK_TIMEOUT
 from progressor.storage.processes import admissions
-from progressor.storage.processes.claims import Wanted
-from progressor.storage.processes.settlements import Entry, Written
+from progressor.storage.steps.claims import Wanted
+from progressor.storage.steps.settlements import Entry, Written
 from tests.support.clock import ManualClock
 from tests.support.models.jobs.graphs import specs
 from tests.support.storage.jobs.store import DONE, JobStore, job_store

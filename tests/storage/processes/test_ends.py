@@ -18,7 +18,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.reply import End
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.postgres.rows.effects import AwaitedEnd, Effects, RevokedLease
-from progressor.storage.processes.settlements import LeaseLost
+from progressor.storage.steps.settlements import LeaseLost
 from tests.support.postgres.locks import until_blocked
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import (

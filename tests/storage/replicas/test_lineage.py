@@ -17,11 +17,11 @@ from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import Database, ReplicaSettings
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Pools, connection_of, open_pools
-from progressor.storage.processes.settlements import LeaseLost
 from progressor.storage.replicas.counts import Counts
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.replicas import draw_replica_id
+from progressor.storage.steps.settlements import LeaseLost
 from tests.conftest import TEMPLATE
 from tests.support.postgres.cluster import Cluster
 from tests.support.storage.store import (

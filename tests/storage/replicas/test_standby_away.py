@@ -25,9 +25,9 @@ from progressor.domain.views.replica import ReplicaLoad
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
-from progressor.storage.processes.settlements import Written
 from progressor.storage.replicas.heartbeats import Heartbeats, Identity
 from progressor.storage.replicas.lineage import Lineage
+from progressor.storage.steps.settlements import Written
 from tests.support.postgres.cluster import Cluster, own_cluster
 from tests.support.storage import store as storage
 from tests.support.storage.store import (

@@ -24,8 +24,8 @@ from progressor.storage.postgres.locks import find_locked
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import connection_of
 from progressor.storage.processes import admissions
-from progressor.storage.processes.claims import Wanted
-from progressor.storage.processes.settlements import LeaseLost, Written
+from progressor.storage.steps.claims import Wanted
+from progressor.storage.steps.settlements import LeaseLost, Written
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import open_cluster
 from tests.support.postgres.locks import until_blocked

@@ -10,7 +10,7 @@ import pytest
 from progressor.domain.processes.intent import Lost, Released
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import Claim, TaskStatus, TaskType
-from progressor.storage.processes.claims import (
+from progressor.storage.steps.claims import (
     FLOOR_MARGIN,
     FULL_SECONDS_MAX,
     FULL_SHARE,

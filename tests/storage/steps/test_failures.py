@@ -15,8 +15,8 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.failure import FailureGroup, FailureQuery
 from progressor.domain.views.filter import ProcessFilter
 from progressor.domain.views.process import ProcessQuery
-from progressor.storage.processes.settlements import Written
 from progressor.storage.steps.failures import Failures
+from progressor.storage.steps.settlements import Written
 from tests.support.postgres.locks import until_blocked
 from tests.support.storage.store import (
     BROKEN,

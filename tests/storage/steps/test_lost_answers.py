@@ -20,9 +20,9 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.message import Message, MessageKind
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.processes.settlements import LeaseLost, Written
 from progressor.storage.replicas.replicas import ZombieCause
 from progressor.storage.steps.messages import Messages
+from progressor.storage.steps.settlements import LeaseLost, Written
 from tests.support.storage.store import (
     BROKEN,
     LEASE_TIMEOUT,

@@ -21,7 +21,7 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.policy import OnError
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
-from progressor.storage.processes.settlements import Written
+from progressor.storage.steps.settlements import Written
 from tests.support.storage.constrained import on
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.store import BROKEN, Store, a_request, connect, fresh_key, success

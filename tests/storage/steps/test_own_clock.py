@@ -14,7 +14,7 @@ from bench.filling.load import fill
 from bench.filling.plan import Plan
 from progressor.clock import SystemClock
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.processes.claims import Room
+from progressor.storage.steps.claims import Room
 from tests.support.postgres.reads import Reads, reads_of
 from tests.support.storage.store import EXPIRES_AFTER, NO_TIME, Store, connect
 

@@ -23,8 +23,9 @@ from progressor.domain.views.process import ProcessQuery
 from progressor.storage.postgres import locks
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.processes import admissions, claims, settlements
+from progressor.storage.processes import admissions
 from progressor.storage.processes.processes import Wanted
+from progressor.storage.steps import claims, settlements
 from tests.support.builders import make_task
 from tests.support.clock import ManualClock
 from tests.support.postgres.cluster import Cluster

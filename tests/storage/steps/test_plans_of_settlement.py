@@ -19,7 +19,7 @@ from progressor.domain.processes.intent import (
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.processes import settlements, turns
+from progressor.storage.steps import settlements, turns
 from tests.conftest import TEMPLATE
 from tests.support.builders import make_process, make_task
 from tests.support.clock import ManualClock

@@ -13,8 +13,8 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.postgres.pools import Connection
 from progressor.storage.postgres.rows.effects import NO_EFFECTS
-from progressor.storage.processes import settlements
-from progressor.storage.processes.settlements import Entry
+from progressor.storage.steps import settlements
+from progressor.storage.steps.settlements import Entry
 from tests.support.models.machine import Machinery, machinery
 from tests.support.storage.store import (
     BROKEN,

@@ -28,7 +28,7 @@ from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.settlement import ZOMBIE_DETECTED
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.domain.views.wait import ProcessFailed
-from progressor.storage.processes.settlements import LeaseLost, Written
+from progressor.storage.steps.settlements import LeaseLost, Written
 from tests.support.storage.store import (
     BROKEN,
     NAMESPACE,

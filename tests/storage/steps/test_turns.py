@@ -6,7 +6,7 @@ import pytest
 
 from progressor.domain.processes.intent import Outcome, Rejected
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
-from progressor.storage.processes.settlements import LeaseLost, Written
+from progressor.storage.steps.settlements import LeaseLost, Written
 from tests.support.storage.store import BROKEN, Store, a_request, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -30,8 +30,8 @@ from progressor.domain.views.wait import (
     TimerNotDue,
     Wait,
 )
-from progressor.storage.processes.claims import Claimed, Room, Wanted
-from progressor.storage.processes.settlements import Due, LeaseLost, Written
+from progressor.storage.steps.claims import Claimed, Room, Wanted
+from progressor.storage.steps.settlements import Due, LeaseLost, Written
 from tests.support.models.machine import Machinery, StoredMachine
 from tests.support.models.processes import Model, ModelProcess, ModelTask
 from tests.support.models.strategies import OUTCOMES, REFUSED, STORES, WHICH

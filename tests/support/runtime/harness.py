@@ -35,13 +35,13 @@ from progressor.storage.access.access import Access
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.processes.processes import Processes
-from progressor.storage.processes.turns import Turns as StoredTurns
 from progressor.storage.replicas.retention import (
     DeletedProcesses,
     DeletedTasks,
     Retention,
     TaskTable,
 )
+from progressor.storage.steps.turns import Turns as StoredTurns
 from tests.support.builders import (
     make_claimed,
     make_due,

@@ -27,11 +27,11 @@ from progressor.storage.namespaces.pauses import Pauses
 from progressor.storage.postgres.pools import Connection, Pool
 from progressor.storage.postgres.rows.effects import NO_EFFECTS, Effects
 from progressor.storage.processes import admissions
-from progressor.storage.processes import settlements as storage_settlements
-from progressor.storage.processes.claims import Claimed, Room, Wanted
 from progressor.storage.processes.results import Word
-from progressor.storage.processes.settlements import Due, Entry
 from progressor.storage.replicas.replicas import Zombie
+from progressor.storage.steps import settlements as storage_settlements
+from progressor.storage.steps.claims import Claimed, Room, Wanted
+from progressor.storage.steps.settlements import Due, Entry
 from tests.support.builders import make_namespace, make_success, make_written
 from tests.support.clock import START
 from tests.support.runtime.virtual_time import LoopClock

@@ -29,21 +29,22 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection, Pool, open_pools
 from progressor.storage.postgres.rows import arrays
 from progressor.storage.postgres.rows.effects import Cancelled, Effects, LoweredGate
-from progressor.storage.processes import admissions, claims
+from progressor.storage.processes import admissions
 from progressor.storage.processes.admissions import Admissions
-from progressor.storage.processes.claims import Claimed, Claims, Room
 from progressor.storage.processes.processes import Processes, Put
 from progressor.storage.processes.results import Results
-from progressor.storage.processes.settlements import Due, Settlements, Written
-from progressor.storage.processes.settlements import Entry as Settled
-from progressor.storage.processes.settlements import Outcome as SettlementOutcome
-from progressor.storage.processes.turns import Turn, TurnOutcome, Turns, process_after
 from progressor.storage.replicas.lineage import Lineage
 from progressor.storage.replicas.queues import Queues
 from progressor.storage.replicas.replicas import Replicas, Zombie
 from progressor.storage.replicas.retention import Retention
 from progressor.storage.replicas.status import Watch
+from progressor.storage.steps import claims
+from progressor.storage.steps.claims import Claimed, Claims, Room
+from progressor.storage.steps.settlements import Due, Settlements, Written
+from progressor.storage.steps.settlements import Entry as Settled
+from progressor.storage.steps.settlements import Outcome as SettlementOutcome
 from progressor.storage.steps.step_writes import StepWrites, Stored
+from progressor.storage.steps.turns import Turn, TurnOutcome, Turns, process_after
 from tests.support.builders import Decision, decisions
 from tests.support.clock import ManualClock
 

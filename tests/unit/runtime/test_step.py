@@ -16,7 +16,7 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.core.leases import Ending
 from progressor.runtime.step.histories import HistoryCache
 from progressor.runtime.step.step import STEPS_MAX
-from progressor.storage.processes.settlements import Entry, LeaseLost
+from progressor.storage.steps.settlements import Entry, LeaseLost
 from tests.support.builders import (
     make_event,
     make_history,

@@ -22,8 +22,8 @@ from progressor.settings.sections import Commit
 from progressor.storage.commit.group_commit import CommitContext
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Functions
-from progressor.storage.processes.settlement_columns import job_columns
-from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements
+from progressor.storage.steps.settlement_columns import job_columns
+from progressor.storage.steps.settlements import Entry, LeaseLost, Settlements
 from tests.support.builders import make_key, make_success, seconds
 from tests.support.clock import START
 

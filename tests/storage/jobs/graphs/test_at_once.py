@@ -18,7 +18,7 @@ from progressor.domain.jobs.job import JobFilter, JobState, StartNodes
 from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
 from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.storage.processes.settlements import Written
+from progressor.storage.steps.settlements import Written
 from tests.support.clock import ManualClock
 from tests.support.models.jobs.graphs import random_graph, specs
 from tests.support.storage.doctor.invariants import broken_invariants

@@ -12,7 +12,7 @@ from progressor.domain.processes.intent import Lost, Outcome, RemoveProcess, Set
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import JobOptions, ProcessKey
 from progressor.domain.processes.task import TaskType
-from progressor.storage.processes.settlements import LeaseLost, Written
+from progressor.storage.steps.settlements import LeaseLost, Written
 from tests.storage.jobs.graphs.cases import LEADER, call, follower, led, nodes
 from tests.support.storage.doctor.invariants import broken_invariants
 from tests.support.storage.jobs.store import DONE, JobStore

@@ -22,8 +22,9 @@ from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
 from progressor.runtime.jobs import JobControl
 from progressor.storage.jobs.jobs import Jobs
-from progressor.storage.processes import admissions, settlements
+from progressor.storage.processes import admissions
 from progressor.storage.replicas.replicas import Zombie
+from progressor.storage.steps import settlements
 from tests.storage.postgres.test_lock_order import (
     CONNECTIONS_EACH,
     HOUR,

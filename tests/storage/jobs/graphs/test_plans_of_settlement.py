@@ -18,7 +18,7 @@ from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import TaskType
 from progressor.storage.jobs.jobs import MAINTAINED_MAX
 from progressor.storage.postgres.pools import Connection
-from progressor.storage.processes import settlements
+from progressor.storage.steps import settlements
 from tests.conftest import TEMPLATE
 from tests.support.builders import make_task
 from tests.support.clock import ManualClock

@@ -16,7 +16,7 @@ from progressor.domain.processes.intent import Outcome
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.storage.postgres.rows.effects import Effects
-from progressor.storage.processes.settlements import LeaseLost
+from progressor.storage.steps.settlements import LeaseLost
 from tests.support.models.gates.model import GatedModel
 from tests.support.models.machine import Machinery
 from tests.support.models.modelled_processes import ModelledStorage

@@ -14,9 +14,9 @@ from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.effects.dispatcher import EffectDispatcher
 from progressor.runtime.jobs import JobControl
 from progressor.storage.jobs.jobs import Found, Jobs
-from progressor.storage.processes.settlements import Entry, Written
-from progressor.storage.processes.settlements import Outcome as SettlementOutcome
 from progressor.storage.replicas.replicas import Zombie, ZombieCause
+from progressor.storage.steps.settlements import Entry, Written
+from progressor.storage.steps.settlements import Outcome as SettlementOutcome
 from tests.support.models.jobs.graphs import DIAMOND, Graph, specs
 from tests.support.storage.store import (
     BROKEN,

@@ -22,7 +22,7 @@ from progressor.storage.postgres.rows.effects import (
     LoweredGate,
     job_effects,
 )
-from progressor.storage.processes.settlements import Due
+from progressor.storage.steps.settlements import Due
 from tests.support.builders import (
     make_cancelled,
     make_due,

@@ -13,8 +13,8 @@ from progressor.domain.processes.settlement import Retry
 from progressor.domain.processes.task import TaskStatus
 from progressor.settings.sections import ReplicaSettings
 from progressor.storage.postgres.rows.effects import Effects
-from progressor.storage.processes.settlements import Entry, LeaseLost, Outcome
 from progressor.storage.replicas.replicas import ZombieCause
+from progressor.storage.steps.settlements import Entry, LeaseLost, Outcome
 from tests.support.builders import (
     make_key,
     make_namespace,

@@ -30,7 +30,7 @@ from progressor.runtime.upkeep.scans import QueueScan
 from progressor.storage.postgres.pools import Pool, Pools
 from progressor.storage.postgres.rows.effects import NO_EFFECTS
 from progressor.storage.processes.processes import Put
-from progressor.storage.processes.settlements import LeaseLost, Payloads
+from progressor.storage.steps.settlements import LeaseLost, Payloads
 from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import namespace_service_pb2, process_service_pb2

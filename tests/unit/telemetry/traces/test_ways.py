@@ -15,7 +15,7 @@ from progressor.api.processes.servicer import ProcessServicer
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Admission, Verdict
 from progressor.domain.processes.intent import Failed, Rejected
-from progressor.storage.processes.settlements import LeaseLost
+from progressor.storage.steps.settlements import LeaseLost
 from progressor.telemetry import names
 from progressor.telemetry.traces.tracing import Tracing
 from progressor.v1 import gate_service_pb2 as gates_pb
