@@ -41,6 +41,18 @@ def cpu_seconds(parts: Iterable[tuple[str, int]], *, all_postgres: bool) -> dict
     return used
 
 
+def on_cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of one process, to the nanosecond.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/[pid]/schedstat.
+    """
+    return int((_PROC / str(pid) / "schedstat").read_text("ascii").split()[0]) / 1e9
+
+
+def parent_of(pid: int) -> int:
+    return _read_all()[pid].parent
+
+
 def memory_mb(root: int) -> tuple[float, float]:
     """Return the current and the peak resident memory of a process and its children, in MB.
 

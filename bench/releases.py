@@ -25,6 +25,7 @@ from psycopg.conninfo import make_conninfo
 from rich.console import Console
 from rich.table import Table
 
+from bench.cpu import on_cpu_seconds
 from bench.parts import raw_writes
 from bench.parts.raw_writes import Functions
 from progressor.domain.processes.process import ProcessKey, process_key
@@ -50,14 +51,10 @@ class _Release:
 
     @contextlib.contextmanager
     def measured(self, kind: str) -> Iterator[None]:
-        before = self._on_cpu()
+        pid = self.connection.info.backend_pid
+        before = on_cpu_seconds(pid)
         yield
-        self.seconds[kind][-1] += self._on_cpu() - before
-
-    def _on_cpu(self) -> float:
-        """Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/[pid]/schedstat."""
-        text = Path(f"/proc/{self.connection.info.backend_pid}/schedstat").read_text("utf-8")
-        return int(text.split()[0]) / 1e9
+        self.seconds[kind][-1] += on_cpu_seconds(pid) - before
 
     async def take_turn(self, batches: list[list[ProcessKey]]) -> None:
         for seconds in self.seconds.values():

@@ -1,6 +1,7 @@
 """Does the engine keep its rate, its memory and its sizes?
 
 python -m bench.soak --minutes 30 --load 0.5
+python -m bench.soak --minutes 30 --short-lives --lives 3000 --retention 300
 """
 
 import argparse
@@ -9,6 +10,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -26,7 +28,8 @@ from bench.machine import commit, machine
 from bench.parts.loads import closed_loop, open_loop
 from bench.peers import Peer, started
 from bench.soaking.lives import Lives
-from bench.soaking.samples import Sample, read_sizes
+from bench.soaking.samples import Cores, Sample, read_oldest, read_sizes
+from bench.soaking.short_lives import ShortLives, short_lives
 from bench.soaking.verdict import judge
 from progressor.sdk import Client, NamespaceConfig
 
@@ -43,8 +46,10 @@ _SETTINGS = (
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Env:
     engine: Peer
-    lives: Lives
+    namespace: str
+    lives: Lives | ShortLives
     connection: psycopg.AsyncConnection
+    cores: Cores
 
 
 def _arguments() -> argparse.Namespace:
@@ -54,6 +59,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--lives", type=float, help="lives per second, instead of a share of the measured peak"
     )
+    parser.add_argument(
+        "--short-lives", action="store_true",
+        help="a start and its end, by the functions of the database, without the engine",
+    )  # fmt: skip
     parser.add_argument(
         "--retention", type=float, default=60.0, help="seconds for which finished processes stay"
     )
@@ -67,7 +76,7 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextlib.asynccontextmanager
-async def _env(dsn: str, retention: dt.timedelta) -> AsyncIterator[_Env]:
+async def _env(dsn: str, retention: dt.timedelta, *, is_short: bool) -> AsyncIterator[_Env]:
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
         if not dsn:
@@ -87,8 +96,15 @@ async def _env(dsn: str, retention: dt.timedelta) -> AsyncIterator[_Env]:
             await client.namespaces.create(namespace)
         channel = await enter(grpc.aio.insecure_channel(engine.address))
         connection = await enter(await psycopg.AsyncConnection.connect(dsn, autocommit=True))
-        lives = Lives(channel, namespace.name)
-        yield _Env(engine=engine, lives=lives, connection=connection)
+        yield _Env(
+            engine=engine,
+            namespace=namespace.name,
+            lives=await enter(short_lives(dsn, namespace.name))
+            if is_short
+            else Lives(channel, namespace.name),
+            connection=connection,
+            cores=Cores(engine.pid, connection),
+        )
 
 
 def _ids() -> Iterator[tuple[int, str]]:
@@ -103,13 +119,15 @@ async def _peak(env: _Env) -> float:
     ids = _ids()
     await closed_loop(env.lives.live, ids, callers=_CALLERS, seconds=_PEAK_WARM_UP_SECONDS)
     found = await closed_loop(env.lives.live, ids, callers=_CALLERS, seconds=_PEAK_SECONDS)
-    return len(found["times"]) / float(found["seconds"])
+    return env.lives.size * len(found["times"]) / float(found["seconds"])
 
 
 async def _soak(env: _Env, arguments: argparse.Namespace, rate: float) -> list[Sample]:
     """Start lives at a constant rate, and take samples."""
     seconds, samples = 60 * arguments.minutes, list[Sample]()
+    rate /= env.lives.size
     env.lives.come_at(rate)
+    await env.cores.read()
     async with asyncio.TaskGroup() as group:
         coming = group.create_task(
             open_loop(env.lives.live, _ids(), rate=rate, seconds=seconds), name="lives"
@@ -143,20 +161,26 @@ async def _sample(env: _Env, took: list[float], lives: int, *, at: float, second
         table_mb=tables,
         index_mb=indexes,
         dead_rows=dead,
+        oldest_seconds=await read_oldest(env.connection, env.namespace),
+        cores=await env.cores.read(),
     )
 
 
 async def _main(arguments: argparse.Namespace) -> int:
-    async with _env(arguments.dsn, dt.timedelta(seconds=arguments.retention)) as env:
+    retention = dt.timedelta(seconds=arguments.retention)
+    async with _env(arguments.dsn, retention, is_short=arguments.short_lives) as env:
         peak = await _peak(env) if arguments.lives is None else None
         rate = arguments.lives if peak is None else arguments.load * peak
         samples = await _soak(env, arguments, rate)
+        steps = env.lives.steps
     verdict = judge(samples, memory_mb_per_hour_max=arguments.memory_slope_max)
     line = {
         "name": "soak",
         "minutes": arguments.minutes,
         "peak_lives_per_s": None if peak is None else round(peak, 1),
         "asked_lives_per_s": round(rate, 1),
+        "load": [round(each, 2) for each in os.getloadavg()],
+        "steps_per_s": round(steps * verdict.lives_per_s, 1),
         **dataclasses.asdict(verdict),
         "complaints": verdict.complaints,
         "commit": commit(),

@@ -16,9 +16,6 @@ from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 if TYPE_CHECKING:
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
 
-STEPS = 6
-"""Settled steps of a life: start, two calls, timer, and two that follow it at once."""
-
 ASLEEP = dt.timedelta(seconds=2)
 """From the start until the timer."""
 
@@ -35,6 +32,12 @@ class Lives:
     count from the instant at which a life was due, as in `open_loop`. ``failed`` counts those that
     an error ended.
     """
+
+    size = 1
+    """Lives that are asked for at once."""
+
+    steps = 6
+    """Settled steps of a life: start, two calls, timer, and two that follow it at once."""
 
     def __init__(self, channel: grpc.aio.Channel, namespace: str) -> None:
         self._stub: ProcessServiceAsyncStub = ProcessServiceStub(channel)

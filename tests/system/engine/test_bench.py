@@ -5,6 +5,8 @@ import json
 import sys
 from typing import Any
 
+import pytest
+
 from bench.disturbing import windows
 from bench.disturbing.cells import CELLS
 from bench.peers import ROOT
@@ -57,10 +59,13 @@ def test_a_rate_that_stays_low_is_never_back() -> None:
     assert windows.back_after(sorted(busy + idle), 5.0, 10.0, before=100.0) is None
 
 
-async def test_a_short_soak_looks_at_everything_and_judges(cluster: Cluster) -> None:
+@pytest.mark.parametrize("lives", [("--lives", "5"), ("--lives", "200", "--short-lives")])
+async def test_a_short_soak_looks_at_everything_and_judges(
+    cluster: Cluster, lives: tuple[str, ...]
+) -> None:
     conninfo = cluster.create_database()
     soak = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.soak", "--minutes", "0.07", "--lives", "5", "--every", "1.5",
+        sys.executable, "-m", "bench.soak", "--minutes", "0.07", *lives, "--every", "1.5",
         "--memory-slope-max", "1e9", "--dsn", conninfo, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     printed, _ = await soak.communicate()
@@ -72,3 +77,5 @@ async def test_a_short_soak_looks_at_everything_and_judges(cluster: Cluster) -> 
     assert samples[-1]["lives"] > 0
     assert samples[-1]["engine_mb"] > 1
     assert samples[-1]["table_mb"].keys() >= {"processes", "tasks", "events", "schedule"}
+    assert samples[-1]["oldest_seconds"] > 0
+    assert verdict["cores"].keys() >= {"engine", "postgres", "progressor scan"}

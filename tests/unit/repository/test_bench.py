@@ -1,11 +1,13 @@
 """The bench's own arithmetic; that each question works is what `make bench-smoke` shows."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import json
 import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,20 +165,29 @@ async def test_a_closed_loop_counts_what_ends_in_full_swing_and_in_time(
     assert answer["seconds"] == pytest.approx(0.1)
 
 
-def make_samples(*rates: float, memory_mb_per_sample: float = 0.0, failed: int = 0) -> list[Sample]:
-    """Return samples a minute apart, in which a life leaves a megabyte."""
+def make_samples(*rates: float, **changes: Any) -> list[Sample]:
+    """Return samples a minute apart; a field of `changes` grows by its value with each."""
+    sample = Sample(
+        at=0.0,
+        lives=0,
+        lives_per_s=0.0,
+        failed=0,
+        p50_ms=5.0,
+        p99_ms=10.0,
+        engine_mb=80.0,
+        table_mb={"tasks": 900.0},
+        index_mb={"tasks": 100.0},
+        dead_rows={},
+        oldest_seconds=300.0,
+        cores={"engine": 0.5},
+    )
     return [
-        Sample(
+        dataclasses.replace(
+            sample,
             at=60.0 * number,
             lives=100 * number,
             lives_per_s=rate,
-            failed=failed,
-            p50_ms=5.0,
-            p99_ms=10.0,
-            engine_mb=80.0 + memory_mb_per_sample * number,
-            table_mb={"tasks": 90.0 * number},
-            index_mb={"tasks": 10.0 * number},
-            dead_rows={},
+            **{name: getattr(sample, name) + number * more for name, more in changes.items()},
         )
         for number, rate in enumerate(rates, start=1)
     ]
@@ -187,7 +198,29 @@ def test_a_steady_run_gives_no_cause_for_complaint() -> None:
 
     assert verdict.complaints == []
     assert (verdict.lives_per_s, verdict.rate_kept) == (50.0, 1.0)
-    assert verdict.stored_bytes_per_life == 2**20
+    assert verdict.growth == {"tasks": 0.0, "indexes of tasks": 0.0}
+    assert (verdict.lag_growth_seconds, verdict.cores) == (0.0, {"engine": 0.5})
+
+
+def test_a_table_that_grows_is_reported() -> None:
+    samples = [
+        dataclasses.replace(each, table_mb={"tasks": 1000.0 + each.lives / 4})
+        for each in make_samples(*[50.0] * 10)
+    ]
+
+    verdict = judge(samples, memory_mb_per_hour_max=1.0)
+
+    assert verdict.growth["tasks"] == pytest.approx(175 / 1162.5, abs=0.001)
+    assert verdict.stored_bytes_per_life == pytest.approx(2**20 / 4)
+    assert verdict.complaints == ["tasks grew by 15%"]
+
+
+def test_retention_that_falls_behind_is_reported() -> None:
+    samples = make_samples(*[50.0] * 10, oldest_seconds=5.0)
+
+    verdict = judge(samples, memory_mb_per_hour_max=1.0)
+
+    assert verdict.complaints == ["retention fell behind by 35 s"]
 
 
 def test_a_rate_that_falls_after_five_minutes_is_reported() -> None:
@@ -197,7 +230,7 @@ def test_a_rate_that_falls_after_five_minutes_is_reported() -> None:
 
 
 def test_memory_that_grows_is_reported() -> None:
-    samples = make_samples(*[50.0] * 10, memory_mb_per_sample=0.5)
+    samples = make_samples(*[50.0] * 10, engine_mb=0.5)
 
     verdict = judge(samples, memory_mb_per_hour_max=20.0)
 
@@ -206,7 +239,7 @@ def test_memory_that_grows_is_reported() -> None:
 
 
 def test_a_life_cut_short_is_reported() -> None:
-    verdict = judge(make_samples(50.0, 50.0, failed=2), memory_mb_per_hour_max=1.0)
+    verdict = judge(make_samples(50.0, 50.0, failed=1), memory_mb_per_hour_max=1.0)
 
     assert verdict.complaints == ["2 lives were cut short by an error"]
 
