@@ -38,7 +38,6 @@ WRITTEN_BY_PLACE = (
 _WRITE = re.compile(
     r"\b(\w+)\.ctid = (\w+)\.\w+\s+(AND \1\.slot BETWEEN (\w+\.slot|p_slot) AND \4)?"
 )
-_JOIN_LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE OF ([\w, ]+?)(?: SKIP LOCKED|;|\n)")
 
 
 @pytest.fixture
@@ -144,17 +143,6 @@ class TestRows:
                 holder.commit()
 
             assert [(await each)[0].verdict for each in asked] == COUNT * [verdict]
-
-    def test_are_locked_by_look_ups_of_their_own(self) -> None:
-        """And not in a join, for that reason."""
-        locked = [
-            (file.stem, aliases)
-            for file in statements.functions()
-            for aliases in _JOIN_LOCK.findall(file.read_text("utf-8"))
-        ]
-
-        assert locked
-        assert [name for name, aliases in locked if {"p", "t"} & {*aliases.split(", ")}] == []
 
 
 class TestANewDatabase:
