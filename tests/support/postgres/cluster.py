@@ -16,7 +16,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,7 @@ def open_cluster(*, durable: bool = False) -> Iterator[Cluster]:
     if conninfo := os.environ.get(DSN_VARIABLE):
         cluster = Cluster(conninfo, None, None)
     else:
-        cluster = _embedded_cluster(durable=durable)
+        cluster = _embedded_cluster(durable=durable, settings={} if durable else {"fsync": "off"})
     try:
         yield cluster
     finally:
@@ -172,9 +172,9 @@ def open_cluster(*, durable: bool = False) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def own_cluster() -> Iterator[Cluster]:
+def own_cluster(**settings: str) -> Iterator[Cluster]:
     """Yield a cluster that a test may kill, stop and demote, wherever the others run."""
-    cluster = _embedded_cluster(durable=True)
+    cluster = _embedded_cluster(durable=True, settings=settings)
     try:
         yield cluster
     finally:
@@ -200,11 +200,10 @@ def _unused_cluster() -> Path:
         return home / "data"
 
 
-def _embedded_cluster(*, durable: bool) -> Cluster:
+def _embedded_cluster(*, durable: bool, settings: Mapping[str, str]) -> Cluster:
     # /tmp and not TMPDIR: the path of the socket is short, so it never changes.
     home = Path(tempfile.mkdtemp(prefix="progressor-tests-", dir="/tmp"))
     put_cluster(home / "data")
-    settings = {} if durable else {"fsync": "off"}
     embedded = EmbeddedPostgres(
         data_directory=home / "data", binaries=_binaries(), settings=settings, durable=durable
     )
