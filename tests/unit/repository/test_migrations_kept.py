@@ -66,6 +66,7 @@ CHECKSUMS = {
     "0051_pre_vacuum_thresholds.sql": "8388bb7482e72459",
     "0053_pre_function_schemas.sql": "4c7aaa397a56008c",
     "0054_pre_freeze_processes.sql": "942a6f7e9f699eb4",
+    "0055_pre_placed_replies.sql": "41fcce58c5c33954",
 }
 
 
