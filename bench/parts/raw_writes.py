@@ -106,7 +106,7 @@ class Functions:
 
     async def claim(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Claim tasks by their ids, and return those that were due, in any order."""
-        given = {"p_replica_id": REPLICA_ID, "p_grace": 2.0, "p_wait": True}
+        given = {"p_replica_id": REPLICA_ID, "p_grace": 2.0, "p_wait": True, "p_ahead": 0.0}
         return await self.claims.call(connection, items, given=given)
 
 

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
+import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from progressor import errors
@@ -22,6 +23,7 @@ from progressor.runtime.core.context import Context
 from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
+from progressor.runtime.effects.queues import Timed
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.steps.claims import Claimed, Claims, Room, Wanted
@@ -36,7 +38,20 @@ _MISSES_MAX = 8
 PAGES_MAX = 100
 """Pages of one look ahead; later scans read the rest as it becomes due."""
 
+LEAD_SECONDS_MAX = 0.01
+"""How long before its time a task is claimed at most, so that the claim is done by then."""
+
+LEAD_DECAY = 0.9
+"""How much of the lead is left after a claim that took less."""
+
+GATHER_LEADS = 2
+"""How many leads before its time a task is claimed together with others."""
+
+TOGETHER_SECONDS = 0.003
+"""How late a task starts at most so that others start with it."""
+
 _NOT_AT_ALL = dt.timedelta()
+_NOW: Mapping[int, asyncio.Event] = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,61 +113,108 @@ class Claimer:
         else:
             self.rates.hold_timers(namespace)
 
-    async def claim_tasks(self, pool: Pool, due: Iterable[Due]) -> tuple[Sequence[Claimed], int]:
+    async def claim_tasks(
+        self, pool: Pool, taken: Sequence[Timed]
+    ) -> tuple[Sequence[Claimed], int, Sequence[Timed]]:
+        """Claim tasks of the due queue; each starts when it is due.
+
+        Returns:
+            What was claimed, how many tasks there was room for, and those that are not due yet and
+            found none: they join the backlog only if that is still so when they are due.
+        """
+        now = self.context.clock.monotonic()
         wanted: list[Wanted] = []
+        early: list[Timed] = []
         left: dict[str, int] = collections.Counter()
         with contextlib.ExitStack() as undo:
             undo.callback(self._give_back, left)
-            for each in due:
-                namespace = await self._reserve(each)
-                if namespace is not None:
+            for timed in taken:
+                key, task_id = timed.due.key, timed.due.task_id
+                namespace = await self._find(key.namespace)
+                if namespace is None:
+                    continue
+                if self._reserve(namespace):
                     left[namespace.name] += 1
                     expires_after = self.context.lease_of(namespace)
-                    wanted.append(
-                        Wanted(key=each.key, task_id=each.task_id, expires_after=expires_after)
-                    )
-            claimed = await self.claims.claim_tasks(pool, wanted) if wanted else ()
-            self.start(claimed, left)
+                    wanted.append(Wanted(key=key, task_id=task_id, expires_after=expires_after))
+                elif timed.at > now:
+                    early.append(timed)
+                else:
+                    self.slots.mark_backlog(namespace.name)
+            claimed: Sequence[Claimed] = ()
+            if wanted:
+                ahead = max(0.0, taken[-1].at - now)
+                claimed = await self.claims.claim_tasks(pool, wanted, ahead=ahead)
+                self.start(claimed, left, self._instants(taken))
         free = collections.Counter(it.key.namespace for it in wanted)
         free.subtract(it.task.key.namespace for it in claimed if it.task.task_type in TIMER_TYPES)
         for name, count in free.items():
             self.rates.give_back_timers(name, count)
-        return claimed, len(wanted)
+        return claimed, len(wanted), early
 
-    def start(self, claimed: Iterable[Claimed], left: dict[str, int]) -> None:
+    def _instants(self, taken: Sequence[Timed]) -> dict[int, asyncio.Event]:
+        """Return for each task that is not due yet what is set when it is.
+
+        Tasks due within TOGETHER_SECONDS share one, at the time of the last, so that a frame to the
+        processor holds several.
+        """
+        loop, now = asyncio.get_running_loop(), self.context.clock.monotonic()
+        instants: dict[int, asyncio.Event] = {}
+        instant, earliest = asyncio.Event(), float("inf")
+        for at, _, due in reversed(taken):
+            if at <= now:
+                break
+            if at < earliest:
+                instant, earliest = asyncio.Event(), at - TOGETHER_SECONDS
+                loop.call_later(at - now, instant.set)
+            instants[due.task_id] = instant
+        return instants
+
+    def start(
+        self,
+        claimed: Iterable[Claimed],
+        left: dict[str, int],
+        instants: Mapping[int, asyncio.Event] = _NOW,
+    ) -> None:
         """Start claimed tasks in reserved slots, and subtract these from what is left."""
         for each in claimed:
             namespace = each.task.key.namespace
             assert left[namespace] > 0, "claimed more tasks than there are slots"
             left[namespace] -= 1
-            self.slots.start(each.task)
+            self.slots.start(each.task, instants.get(each.task.task_id))
 
     def _give_back(self, left: Mapping[str, int]) -> None:
         for namespace, count in left.items():
             if count:
                 self.slots.give_back(namespace, count)
 
-    async def _reserve(self, due: Due) -> Namespace | None:
-        name = due.key.namespace
+    async def _find(self, name: str) -> Namespace | None:
         try:
-            namespace = await self.namespaces.lookup(name)
+            return await self.namespaces.lookup(name)
         except errors.NamespaceNotFoundError:
             return None
+
+    def _reserve(self, namespace: Namespace) -> bool:
         # In a namespace with a backlog the task queues there: the oldest go first.
-        backlog = self.slots.has_backlog(name)
+        backlog = self.slots.has_backlog(namespace.name)
         if backlog or not self.slots.reserve_up_to(namespace, 1):
-            self.slots.mark_backlog(name)
-            return None
+            return False
         # Whether it is a timer is not known.
         if not self.rates.take_timers(namespace, 1, oldest=False):
-            self.slots.give_back(name)
-            self.slots.mark_backlog(name)
-            return None
-        return namespace
+            self.slots.give_back(namespace.name)
+            return False
+        return True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
+    """Claims each task so early that it is leased by the time it is due, and starts it then.
+
+    A claim takes milliseconds, and the next one waits for it: claimed when it is due, a task starts
+    late by up to two claims. So the *lead* is as long as claims have taken lately, and no longer
+    than LEAD_SECONDS_MAX: a request that comes while a task waits for its time waits behind it.
+    """
+
     claimer: Claimer
     pool: Pool
     effects: EffectDispatcher
@@ -161,37 +223,43 @@ class Timers:
     async def run(self) -> None:
         queue = self.effects.due_queue
         backoff = self.context.backoff(*_BACKOFF_SECONDS)
+        lead = 0.0
         while True:
-            due = queue.take_due(self.context.scanner.batch_max)
-            if not due:
+            seconds = queue.wait_seconds()
+            if seconds is None or seconds > lead:
                 queue.changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(queue.wait_seconds()):
+                    async with asyncio.timeout(None if seconds is None else seconds - lead):
                         await queue.changed.wait()
                 continue
+            taken = queue.take_due(self.context.scanner.batch_max, ahead=GATHER_LEADS * lead)
             try:
-                await self._claim(due)
+                took = await self._claim(taken)
+                lead = min(LEAD_SECONDS_MAX, max(took, LEAD_DECAY * lead)) if took else 0.0
                 backoff.reset()
             except errors.StorageUnavailableError as error:
-                _log.warning("timers not claimed", extra={"why": error.why, "count": len(due)})
+                _log.warning("timers not claimed", extra={"why": error.why, "count": len(taken)})
                 await asyncio.sleep(backoff.pause())
-                for each in due:
-                    queue.add(each, as_of=each.due_at)
+                queue.put_back(taken)
             except errors.StorageRefusedError as error:
                 # PostgreSQL cannot read one of them: the scan tries the others again.
-                _log.error("timers not claimed", extra={"why": str(error), "count": len(due)})
+                _log.error("timers not claimed", extra={"why": str(error), "count": len(taken)})
                 await asyncio.sleep(backoff.pause())
 
-    async def _claim(self, due: Sequence[Due]) -> None:
+    async def _claim(self, taken: Sequence[Timed]) -> float:
+        """Claim tasks, and return how many seconds the lead needs."""
         begun_at = self.context.clock.monotonic()
-        claimed, wanted_count = await self.claimer.claim_tasks(self.pool, due)
+        claimed, wanted_count, early = await self.claimer.claim_tasks(self.pool, taken)
+        self.effects.due_queue.put_back(early)
         if not wanted_count:
-            # All of them joined backlogs. Many of these in a row must not block the event loop.
+            # No room for any of them. Many of these in a row must not block the event loop.
             await asyncio.sleep(0)
-            return
-        self.context.measures.claimed(claimed, self.context.clock.monotonic() - begun_at)
+            return 0.0
+        seconds = self.context.clock.monotonic() - begun_at
+        self.context.measures.claimed(claimed, seconds)
         if claimed:
             self.context.observers.tell("timers_claimed", count=len(claimed))
+        return 0.0 if early else seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

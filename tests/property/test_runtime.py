@@ -44,7 +44,7 @@ def test_tasks_come_once_in_their_order_never_early_and_no_more_than_fit(
             case (int(limit),):
                 # What is due now comes a moment later at the latest, and not before.
                 taken = due_queue.take_due(limit)
-                times = [known.pop(due.task_id) for due in taken]
+                times = [known.pop(each.due.task_id) for each in taken]
                 assert len(taken) <= limit
                 assert times == sorted(times)
                 assert all(time < clock.now() for time in times)
@@ -67,7 +67,7 @@ def test_everything_that_fits_is_taken(aheads: list[dt.timedelta]) -> None:
         due_queue.add(make_due(task_id, due_at=START + ahead), as_of=START)
     clock.advance(HORIZON)
 
-    taken = {due.task_id for due in due_queue.take_due(SIZE_MAX)}
+    taken = {each.due.task_id for each in due_queue.take_due(SIZE_MAX)}
 
     assert taken == set(range(len(aheads)))
     assert due_queue.wait_seconds() is None

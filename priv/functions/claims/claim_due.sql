@@ -181,7 +181,7 @@ BEGIN
         RETURN QUERY
         SELECT * FROM claim_locked(
             coalesce(p_now, clock_timestamp()), p_replica_id, p_grace, v_slot, v_namespace,
-            v_process_id, v_task_id, v_expires_after);
+            v_process_id, v_task_id, v_expires_after, 0);
     END IF;
 END;
 $$;

@@ -1,4 +1,5 @@
--- Leases to this replica those of the given tasks that wait and are due. The caller has locked their processes.
+-- Leases to this replica those of the given tasks that wait and are due, or will be within p_ahead seconds. The caller
+-- has locked their processes, and lets no step begin before its task is due: that is when it counts as started.
 -- Rows that break an invariant do not fail the claim of the others: if several tasks of a process are due, the first
 -- in the queue is leased and the others stay; a task that has ended already is taken out of the queue.
 -- Locks: of those processes alone: schedule, tasks, running.
@@ -11,7 +12,8 @@ CREATE FUNCTION claim_locked(
     p_namespace     text[],
     p_process_id    text[],
     p_task_id       bigint[],
-    p_expires_after double precision[]
+    p_expires_after double precision[],
+    p_ahead         double precision
 )
 RETURNS SETOF claimed
 BY INDEX
@@ -34,7 +36,7 @@ BEGIN
                 -- Not "= 'waiting'": planned while the table is small, that would take schedule_due
                 -- and walk past all that is overdue, for each item, for as long as the session lives.
                 AND s.status <> 'blocked'
-                AND s.due_at <= p_now
+                AND s.due_at <= p_now + make_interval(secs => p_ahead)
                 AND NOT EXISTS (
                     SELECT FROM running r
                     WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
@@ -56,8 +58,8 @@ BEGIN
         SET status = 'running',
             attempt_count = k.attempt,
             scheduled_at = coalesce(t.scheduled_at, k.due_at),
-            first_started_at = coalesce(t.first_started_at, p_now),
-            started_at = p_now,
+            first_started_at = coalesce(t.first_started_at, greatest(p_now, k.due_at)),
+            started_at = greatest(p_now, k.due_at),
             token = k.token,
             replica_id = p_replica_id
         FROM taken k
@@ -65,9 +67,9 @@ BEGIN
             = (k.slot, k.namespace, k.process_id, k.task_id)
             AND t.finished_at IS NULL
         RETURNING k.slot, k.namespace, k.process_id, k.task_id, k.task_type, k.attempt, k.token,
-            k.due_at, k.set_by, k.expires_after, t.args, t.caller_context, t.trace_context,
-            t.history_after, t.history_limit, t.history_backward, t.step_timeout, t.scheduled_at,
-            t.first_started_at, t.timer_name, t.has_memos, t.sender,
+            k.due_at, k.set_by, k.expires_after, t.started_at, t.args, t.caller_context,
+            t.trace_context, t.history_after, t.history_limit, t.history_backward, t.step_timeout,
+            t.scheduled_at, t.first_started_at, t.timer_name, t.has_memos, t.sender,
             extract(epoch FROM t.tried_for)::double precision AS tried_for
     ),
     leased AS (
@@ -76,15 +78,15 @@ BEGIN
             leased_at, expires_at, has_memos
         )
         SELECT b.slot, b.namespace, b.process_id, b.task_id, b.task_type, b.attempt, b.token,
-            p_replica_id, p_now,
-            p_now + coalesce(b.step_timeout + make_interval(secs => p_grace),
+            p_replica_id, b.started_at,
+            b.started_at + coalesce(b.step_timeout + make_interval(secs => p_grace),
                 make_interval(secs => b.expires_after)),
             b.has_memos
         FROM begun b
     )
     SELECT b.slot, b.namespace, b.process_id, b.task_id, b.task_type, b.attempt, b.token, b.args,
         b.caller_context, b.trace_context, b.history_after, b.history_limit, b.history_backward,
-        extract(epoch FROM b.step_timeout)::double precision, b.scheduled_at, p_now,
+        extract(epoch FROM b.step_timeout)::double precision, b.scheduled_at, b.started_at,
         b.first_started_at, b.due_at, b.set_by, p.status, p.previous_status, p.detail, p.aux_state,
         p.metadata, p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id,
         p.init_task_id,

@@ -1,5 +1,6 @@
 -- Claims tasks by their ids: those that this replica knows to be due. If p_wait, it waits for the locks of their
 -- processes, since the lock holder may be about to postpone the task or leave it to us; otherwise it skips them.
+-- p_ahead: as claim_locked.
 -- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others may hold
 -- locked without the process; then as claim_locked.
 -- Returns: as claim_locked; a task that is gone, blocked, put off or taken is left out.
@@ -12,7 +13,8 @@ CREATE FUNCTION claim_tasks(
     p_namespace     text[],
     p_process_id    text[],
     p_task_id       bigint[],
-    p_expires_after double precision[]
+    p_expires_after double precision[],
+    p_ahead         double precision
 )
 RETURNS SETOF claimed
 BY INDEX
@@ -75,6 +77,6 @@ BEGIN
     RETURN QUERY
     SELECT * FROM claim_locked(
         coalesce(p_now, clock_timestamp()), p_replica_id, p_grace, p_slot, p_namespace,
-        p_process_id, v_task_id, p_expires_after);
+        p_process_id, v_task_id, p_expires_after, p_ahead);
 END;
 $$;

@@ -7,6 +7,8 @@ import asyncio
 import datetime as dt
 import heapq
 import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey, process_key
@@ -33,6 +35,15 @@ KEYS_MAX = 10_000
 """Jobs that need upkeep, and senders of messages."""
 
 
+class Timed(NamedTuple):
+    """A task of the due queue, and when it is due on the replica's monotonic clock."""
+
+    at: float
+    number: int
+    """In the order in which they were added."""
+    due: Due
+
+
 class DueQueue:
     """At most `size_max` tasks that become due within `horizon`, by their due times.
 
@@ -44,7 +55,7 @@ class DueQueue:
         self._clock = clock
         self._horizon = horizon
         self._size_max = size_max
-        self._heap: list[tuple[float, int, Due]] = []
+        self._heap: list[Timed] = []
         self._task_ids: set[int] = set()
         self._in_hand: frozenset[int] = frozenset()
         self._order = itertools.count()
@@ -56,31 +67,41 @@ class DueQueue:
         ahead = due.due_at - as_of
         if ahead > self._horizon or len(self._heap) >= self._size_max:
             return
-        if due.task_id in self._task_ids:
-            return
-        self._task_ids.add(due.task_id)
         at = self._clock.monotonic() + max(0.0, ahead.total_seconds()) + _DUE_MARGIN_SECONDS
-        heapq.heappush(self._heap, (at, next(self._order), due))
-        if self._heap[0][2] is due:
+        self._push(Timed(at, next(self._order), due))
+
+    def put_back(self, taken: Iterable[Timed]) -> None:
+        for each in taken:
+            self._push(each)
+
+    def _push(self, timed: Timed) -> None:
+        if timed.due.task_id in self._task_ids:
+            return
+        self._task_ids.add(timed.due.task_id)
+        heapq.heappush(self._heap, timed)
+        if self._heap[0] is timed:
             self.changed.set()
 
     def wait_seconds(self) -> float | None:
         """Return the seconds until the first task is due, 0 or more; None: there is none."""
-        return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
+        return max(0.0, self._heap[0].at - self._clock.monotonic()) if self._heap else None
 
     def knows(self, task_id: int) -> bool:
         """Tell whether a task is queued, or was taken last: no scan has to find it."""
         return task_id in self._task_ids or task_id in self._in_hand
 
-    def take_due(self, limit: int) -> list[Due]:
-        """Take tasks that are due; what was taken before has been dealt with."""
-        now = self._clock.monotonic()
-        taken: list[Due] = []
-        while self._heap and self._heap[0][0] <= now and len(taken) < limit:
-            _, _, due = heapq.heappop(self._heap)
-            self._task_ids.discard(due.task_id)
-            taken.append(due)
-        self._in_hand = frozenset(due.task_id for due in taken)
+    def take_due(self, limit: int, *, ahead: float = 0.0) -> list[Timed]:
+        """Take tasks that are due within `ahead` seconds, in their order.
+
+        What was taken before has been dealt with.
+        """
+        until = self._clock.monotonic() + ahead
+        taken: list[Timed] = []
+        while self._heap and self._heap[0].at <= until and len(taken) < limit:
+            timed = heapq.heappop(self._heap)
+            self._task_ids.discard(timed.due.task_id)
+            taken.append(timed)
+        self._in_hand = frozenset(timed.due.task_id for timed in taken)
         return taken
 
 

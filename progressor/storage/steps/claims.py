@@ -150,8 +150,10 @@ class Claims:
         while self._sent:
             await self._quiet.wait()
 
-    async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
-        """Claim tasks by their ids, at most one per process.
+    async def claim_tasks(
+        self, pool: Pool, wanted: Sequence[Wanted], *, ahead: float = 0.0
+    ) -> list[Claimed]:
+        """Claim tasks by their ids, at most one per process, that are due within `ahead` seconds.
 
         Safe to repeat and to cancel: a claim whose answer is lost is found by its replica or
         expires. A replica that stops does not cancel one that is with PostgreSQL: see `answered`.
@@ -164,6 +166,7 @@ class Claims:
             "now": self._context.clock.pinned(),
             "replica_id": self._context.replica_id,
             "grace": self._step_grace,
+            "ahead": ahead,
             "slot": [each.key.slot for each in wanted],
             "namespace": [each.key.namespace for each in wanted],
             "process_id": [each.key.process_id for each in wanted],

@@ -65,6 +65,29 @@ class TestByTheirIds:
         store.clock.advance(dt.timedelta(microseconds=1))
         assert len(await store.claim(key, timer)) == 1
 
+    async def test_a_task_leased_ahead_of_its_time_counts_as_started_when_it_is_due(
+        self, store: Store
+    ) -> None:
+        key, timer = await store.timed(SECOND)
+        due_at = store.clock.now() + SECOND
+        store.clock.advance(SECOND / 2 - dt.timedelta(microseconds=1))
+        assert await store.claim(key, timer, ahead=SECOND / 2) == []
+        store.clock.advance(dt.timedelta(microseconds=1))
+
+        [claimed] = await store.claim(key, timer, ahead=SECOND / 2)
+
+        assert (claimed.task.started_at, claimed.task.first_started_at) == (due_at, due_at)
+
+    async def test_the_lease_of_a_task_claimed_ahead_lasts_from_its_time_on(
+        self, store: Store
+    ) -> None:
+        key, timer = await store.timed(SECOND, step_timeout=SECOND)
+        await store.claim(key, timer, ahead=SECOND)
+
+        store.clock.advance(2 * SECOND + GRACE)
+        await store.beat()
+        assert await store.find_zombies() == ()
+
     async def test_a_task_knows_since_when_it_was_due_and_how_long_its_claim_took(
         self, store: Store
     ) -> None:

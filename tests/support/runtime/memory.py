@@ -295,14 +295,22 @@ class MemoryClaims:
         self.hanging = asyncio.Event()
         self.meanwhile: Callable[[], None] = lambda: None
         """Called while a claim is on its way."""
+        self.seconds = 0.0
+        """How long a claim of tasks by their ids takes."""
+        self.aheads: list[float] = []
+        """How early each of them was to lease tasks."""
         self.misses = 0
         """So many next claims choose tasks that another replica takes first."""
 
     def add(self, *claimed: Claimed) -> None:
         self.due.update({each.task.task_id: each for each in claimed})
 
-    async def claim_tasks(self, _pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
+    async def claim_tasks(
+        self, _pool: Pool, wanted: Sequence[Wanted], *, ahead: float
+    ) -> list[Claimed]:
+        self.aheads.append(ahead)
         await self._travel("claim_tasks")
+        await asyncio.sleep(self.seconds)
         return [self.due.pop(each.task_id) for each in wanted if each.task_id in self.due]
 
     async def claim_due(

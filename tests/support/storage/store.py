@@ -352,10 +352,12 @@ class Store:
         )
         return await self.claims.claim_due(self.pool, [room], overdue=overdue, wait=wait)
 
-    async def claim(self, key: ProcessKey, task_id: int | None) -> list[Claimed]:
+    async def claim(
+        self, key: ProcessKey, task_id: int | None, *, ahead: dt.timedelta = NO_TIME
+    ) -> list[Claimed]:
         assert task_id is not None, "there is nothing to claim"
         wanted = claims.Wanted(key=key, task_id=task_id, expires_after=EXPIRES_AFTER)
-        return await self.claims.claim_tasks(self.pool, [wanted])
+        return await self.claims.claim_tasks(self.pool, [wanted], ahead=ahead.total_seconds())
 
     async def find_zombies(
         self, *, known: Sequence[int] | None = None, limit: int = 100

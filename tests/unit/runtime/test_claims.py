@@ -7,7 +7,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.processes.task import TaskType
-from progressor.runtime.claims import PAGES_MAX
+from progressor.runtime.claims import GATHER_LEADS, LEAD_SECONDS_MAX, PAGES_MAX, TOGETHER_SECONDS
 from tests.support.builders import (
     make_due,
     make_namespace,
@@ -33,6 +33,92 @@ async def test_a_timer_is_claimed_the_moment_it_is_due(harness: Harness) -> None
         assert (before, harness.begun_ids) == ([], [1])
 
     assert harness.observers.counts["timers_claimed"] == 1
+
+
+async def test_a_timer_is_leased_before_its_time_if_claims_take_long_and_starts_at_it(
+    harness: Harness,
+) -> None:
+    harness.claims.seconds = 0.008
+    harness.make_due(1, 2)
+    harness.remember(1, ahead=1)
+    harness.remember(2, ahead=2)
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(1.5)
+        await asyncio.sleep(0.499)
+        leased, before = harness.slots.busy_total, list(harness.begun_ids)
+        await asyncio.sleep(0.002)
+
+        assert (leased, before, harness.begun_ids) == (2, [1], [1, 2])
+
+    # Nothing was known about the time that the first claim would take.
+    assert harness.claims.aheads == [0, pytest.approx(0.008)]
+
+
+async def test_no_timer_is_claimed_earlier_than_a_slow_claim_may_make_it(harness: Harness) -> None:
+    harness.claims.seconds = 0.5
+    harness.make_due(1, 2, 3)
+    harness.remember(1, ahead=1)
+    harness.remember(2, ahead=2)
+    harness.remember(3, ahead=2 + (GATHER_LEADS - 1) * LEAD_SECONDS_MAX)
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(3)
+
+        assert harness.begun_ids == [1, 2, 3]
+
+    assert harness.claims.aheads == [0, pytest.approx(GATHER_LEADS * LEAD_SECONDS_MAX)]
+
+
+async def test_timers_that_are_due_at_almost_the_same_time_start_together(
+    harness: Harness,
+) -> None:
+    harness.claims.seconds = 0.008
+    harness.make_due(1, 2, 3, 4)
+    harness.remember(1, ahead=1)
+    harness.remember(2, ahead=2)
+    harness.remember(3, ahead=2 + 0.9 * TOGETHER_SECONDS)
+    harness.remember(4, ahead=2 + 1.1 * TOGETHER_SECONDS)
+    begun: list[tuple[int, ...]] = []
+
+    async def look_on() -> None:
+        while len(harness.begun_ids) < 4:
+            await asyncio.sleep(TOGETHER_SECONDS / 100)
+            if not begun or begun[-1] != tuple(harness.begun_ids):
+                begun.append(tuple(harness.begun_ids))
+
+    async with harness.running(harness.timers.run, look_on):
+        await asyncio.sleep(2.1)
+
+    assert begun == [(), (1,), (1, 2), (1, 2, 3, 4)]
+
+
+async def test_a_timer_that_finds_no_place_ahead_of_its_time_joins_the_backlog_when_it_is_due(
+    harness: Harness,
+) -> None:
+    harness.claims.seconds = 0.008
+    harness.make_due(1, 2)
+    harness.remember(1, ahead=1)
+    harness.remember(2, ahead=2)
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(1.5)
+        harness.slots.mark_backlog("orders")
+        await asyncio.sleep(0.499)
+        before = harness.slots.backlogs()
+        await asyncio.sleep(0.002)
+
+        assert (before, harness.slots.backlogs()) == ({"orders": 1}, {"orders": 2})
+
+
+async def test_an_outage_puts_off_timers_claimed_ahead_of_their_time(harness: Harness) -> None:
+    harness.claims.seconds = 0.008
+    harness.make_due(1, 2)
+    harness.remember(1, ahead=1)
+    harness.remember(2, ahead=2)
+    async with harness.running(harness.timers.run):
+        await asyncio.sleep(1.5)
+        harness.claims.outage.remaining = 1
+        await asyncio.sleep(1)
+
+        assert harness.begun_ids == [1, 2]
 
 
 async def test_a_timer_that_is_set_while_all_wait_is_not_overslept(harness: Harness) -> None:

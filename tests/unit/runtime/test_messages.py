@@ -59,7 +59,7 @@ async def test_all_senders_are_looked_at_at_once_and_those_with_more_again() -> 
     await post.run(ONE, OTHER)
 
     assert post.tried == [(ONE, OTHER), (OTHER,)]
-    assert [due.task_id for due in post.due_queue.take_due(2)] == [7]
+    assert [each.due.task_id for each in post.due_queue.take_due(2)] == [7]
     assert counted(post.metrics.messages_delivered) == {
         ("orders", "notify", "no"): 2, ("orders", "notify", "yes"): 2,
     }  # fmt: skip
