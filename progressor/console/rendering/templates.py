@@ -35,6 +35,8 @@ class Templates:
         return environment.get_template(template).render(facts, words=words)
 
 
+# It compiles a template when that is first rendered, once for all consoles of this process.
+@functools.cache
 def _environment(language: str) -> jinja2.Environment:
     words = Words(language)
     environment = jinja2.Environment(
