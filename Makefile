@@ -27,6 +27,9 @@ export PIP_REQUIRE_VIRTUALENV := 0
 export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PIP_TARGET PIP_PREFIX PYTHONHOME PYTHONPATH
+# Containers often set it. A program would compile 900 modules whenever it starts, and pytest rewrite
+# the asserts of 500 files in each of its workers.
+unexport PYTHONDONTWRITEBYTECODE
 
 # --- Help and set-up
 
