@@ -7,9 +7,11 @@ A file states what is special about its function; `_completed` adds what nearly 
 As in CREATE TABLE, ``LIKE name`` stands for the arguments of a function, or the columns of a type.
 """
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, LiteralString, NamedTuple, TypeVar, overload
 
 import psycopg
@@ -134,12 +136,7 @@ class Functions:
     """
 
     def __init__(self) -> None:
-        files = statements.functions()
-        assert files, "priv/functions is missing from this installation"
-        written = [file.read_text("utf-8") for file in files]
-        lists = dict(map(_list, written))
-        self.texts = tuple(_completed(text, lists) for text in written)
-        self._signatures = dict(_signature(text, lists) for text in self.texts if _FUNCTION in text)
+        self.texts, self._signatures = _read(tuple(statements.functions()))
         digest = hashlib.sha256("\0".join((*self.texts, _PLACES)).encode()).hexdigest()
         self.schema = f"progressor_{digest[:12]}"
         self.search_path = f"{self.schema}, {_PLACES}"
@@ -211,6 +208,17 @@ SELECT * FROM f""".encode(),  # noqa: S608  ours
             cursor.execute(text.encode())
         share_functions(cursor, self.schema)
         return True
+
+
+# A start needs them three times: for migrations, for the lineage and for the replica.
+@functools.cache
+def _read(files: tuple[Path, ...]) -> tuple[Sequence[str], Mapping[str, _Signature]]:
+    """Return the texts of a release, and what a call needs to know of each function."""
+    assert files, "priv/functions is missing from this installation"
+    written = [file.read_text("utf-8") for file in files]
+    lists = dict(map(_list, written))
+    texts = tuple(_completed(text, lists) for text in written)
+    return texts, dict(_signature(text, lists) for text in texts if _FUNCTION in text)
 
 
 def _completed(text: str, lists: Mapping[str, str]) -> str:
