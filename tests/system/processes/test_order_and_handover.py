@@ -23,7 +23,8 @@ from tests.support.processor.scripted import Hang, ScriptedProcessor
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ENV_OPTIONS = {"retry_policy": NOW_AND_THEN}
+STEP_TIMEOUT = dt.timedelta(seconds=30)
+ENV_OPTIONS = {"retry_policy": NOW_AND_THEN, "step_timeout": STEP_TIMEOUT}
 
 
 async def test_a_started_process_answers_calls(database: str) -> None:
@@ -130,6 +131,23 @@ class TestDueTime:
         assert timeout.started_at is not None
         assert timeout.started_at >= timeout.scheduled_at
         assert env.points.count("timers_claimed") == claimed + 1
+
+    async def test_of_timers_that_are_leased_ahead_none_is_asked_before_its_time(
+        self, env: Env
+    ) -> None:
+        found = env.points.count("scan_found")
+        names = [f"p{number}" for number in range(100)]
+        async with asyncio.TaskGroup() as group:
+            for number, name in enumerate(names):
+                group.create_task(env.timed(name, after=0.3 + number * 0.003))
+        for name in names:
+            await env.settled(name, 2)
+
+        for name in names:
+            _, request = env.asked_for(name)
+            asked_at = request.deadline.ToDatetime() - STEP_TIMEOUT
+            assert asked_at >= request.task.scheduled_at.ToDatetime()
+        assert env.points.count("scan_found") == found
 
     async def test_a_process_that_drives_itself_takes_step_after_step(self, env: Env) -> None:
         env.processor.on_process(
