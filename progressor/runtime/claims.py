@@ -17,13 +17,14 @@ import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from progressor import errors
+from progressor.clock import Clock
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.task import TIMER_TYPES
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask
 from progressor.runtime.core.context import Context
 from progressor.runtime.core.rates import Rates
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.effects.dispatcher import EffectDispatcher
-from progressor.runtime.effects.queues import Timed
+from progressor.runtime.effects.queues import DUE_MARGIN_SECONDS, Timed
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.steps.claims import Claimed, Claims, Room, Wanted
@@ -50,8 +51,26 @@ GATHER_LEADS = 2
 TOGETHER_SECONDS = 0.003
 """How late a task starts at most so that others start with it."""
 
+_ROUNDING_SECONDS = 1e-6
+"""By how much sums of instants may differ; to wait for so little may pass no time at all."""
+
 _NOT_AT_ALL = dt.timedelta()
-_NOW: Mapping[int, asyncio.Event] = types.MappingProxyType({})
+_NOW: Mapping[int, "_Instant"] = types.MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Instant:
+    """When a task that was leased ahead of its time is due."""
+
+    come: asyncio.Event
+    at: float
+    clock: Clock
+
+    async def wait(self, task: RunningTask) -> RunningTask:
+        """Return the task as it starts: its claim could not tell how late."""
+        await self.come.wait()
+        late = self.clock.monotonic() - self.at + DUE_MARGIN_SECONDS
+        return dataclasses.replace(task, started_at=task.started_at + dt.timedelta(seconds=late))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,43 +164,54 @@ class Claimer:
             if wanted:
                 ahead = max(0.0, taken[-1].at - now)
                 claimed = await self.claims.claim_tasks(pool, wanted, ahead=ahead)
-                self.start(claimed, left, self._instants(taken))
+                self.start(claimed, left, self._instants(taken, sent_at=now))
         free = collections.Counter(it.key.namespace for it in wanted)
         free.subtract(it.task.key.namespace for it in claimed if it.task.task_type in TIMER_TYPES)
         for name, count in free.items():
             self.rates.give_back_timers(name, count)
         return claimed, len(wanted), early
 
-    def _instants(self, taken: Sequence[Timed]) -> dict[int, asyncio.Event]:
-        """Return for each task that is not due yet what is set when it is.
+    def _instants(self, taken: Sequence[Timed], *, sent_at: float) -> dict[int, _Instant]:
+        """Return for each task that was not due when its claim was sent when it is.
 
         Tasks due within TOGETHER_SECONDS share one, at the time of the last, so that a frame to the
         processor holds several.
         """
-        loop, now = asyncio.get_running_loop(), self.context.clock.monotonic()
-        instants: dict[int, asyncio.Event] = {}
-        instant, earliest = asyncio.Event(), float("inf")
+        instants: dict[int, _Instant] = {}
+        come, earliest = asyncio.Event(), float("inf")
         for at, _, due in reversed(taken):
-            if at <= now:
+            if at <= sent_at:
                 break
             if at < earliest:
-                instant, earliest = asyncio.Event(), at - TOGETHER_SECONDS
-                loop.call_later(at - now, instant.set)
-            instants[due.task_id] = instant
+                come, earliest = asyncio.Event(), at - TOGETHER_SECONDS
+                self._set(come, at)
+            instants[due.task_id] = _Instant(come, at, self.context.clock)
         return instants
+
+    def _set(self, come: asyncio.Event, at: float) -> None:
+        """Set it when the instant has come, not before: a timer of uvloop may go off early.
+
+        Within the margin it is due all the same, and waiting for so little would be a busy loop.
+        """
+        left = at - self.context.clock.monotonic()
+        if left > DUE_MARGIN_SECONDS / 2:
+            asyncio.get_running_loop().call_later(left, self._set, come, at)
+        else:
+            come.set()
 
     def start(
         self,
         claimed: Iterable[Claimed],
         left: dict[str, int],
-        instants: Mapping[int, asyncio.Event] = _NOW,
+        instants: Mapping[int, "_Instant"] = _NOW,
     ) -> None:
         """Start claimed tasks in reserved slots, and subtract these from what is left."""
         for each in claimed:
             namespace = each.task.key.namespace
             assert left[namespace] > 0, "claimed more tasks than there are slots"
             left[namespace] -= 1
-            self.slots.start(each.task, instants.get(each.task.task_id))
+            instant = instants.get(each.task.task_id)
+            self.slots.start(each.task, None if instant is None else instant.wait)
 
     def _give_back(self, left: Mapping[str, int]) -> None:
         for namespace, count in left.items():
@@ -226,13 +256,14 @@ class Timers:
         lead = 0.0
         while True:
             seconds = queue.wait_seconds()
-            if seconds is None or seconds > lead:
+            if seconds is None or seconds - lead > _ROUNDING_SECONDS:
                 queue.changed.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if seconds is None else seconds - lead):
                         await queue.changed.wait()
                 continue
-            taken = queue.take_due(self.context.scanner.batch_max, ahead=GATHER_LEADS * lead)
+            ahead = max(seconds, GATHER_LEADS * lead)
+            taken = queue.take_due(self.context.scanner.batch_max, ahead=ahead)
             try:
                 took = await self._claim(taken)
                 lead = min(LEAD_SECONDS_MAX, max(took, LEAD_DECAY * lead)) if took else 0.0

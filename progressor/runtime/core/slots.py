@@ -113,14 +113,18 @@ class Slots:
         if not self.busy_total:
             self._idle.set()
 
-    def start(self, task: RunningTask, ready: asyncio.Event | None = None) -> None:
-        """Run the step of a leased task, from when it is `ready` on; None: it is."""
+    def start(
+        self,
+        task: RunningTask,
+        due: Callable[[RunningTask], Awaitable[RunningTask]] | None = None,
+    ) -> None:
+        """Run the step of a leased task; `due` waits until it may begin, None: it may."""
         assert self._group is not None, "a task was leased while no workers run"
         assert self._namespaces[task.key.namespace].busy > 0, "a task was leased without a slot"
         # Without a context of its own, everything that follows on the process would be logged
         # under the trace of the request that brought the first task.
         self._group.create_task(
-            self._fill(task, ready), name=f"step {task.task_id}", context=contextvars.Context()
+            self._fill(task, due), name=f"step {task.task_id}", context=contextvars.Context()
         )
 
     def mark_backlog(self, namespace: str) -> None:
@@ -181,10 +185,12 @@ class Slots:
         """Return the busy and the free slots of each namespace, from any thread."""
         return [(name, own.busy, own.free) for name, own in tuple(self._namespaces.items())]
 
-    async def _fill(self, task: RunningTask, ready: asyncio.Event | None) -> None:
+    async def _fill(
+        self, task: RunningTask, due: Callable[[RunningTask], Awaitable[RunningTask]] | None
+    ) -> None:
         try:
-            if ready is not None:
-                await ready.wait()
+            if due is not None:
+                task = await due(task)
             await self._run_step(task)
         finally:
             self.give_back(task.key.namespace)

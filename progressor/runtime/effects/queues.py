@@ -17,7 +17,7 @@ from progressor.storage.steps.settlements import Due
 
 # A result takes a moment to arrive, so a task that is due here is due at PostgreSQL; the margin
 # covers clocks that run at different speeds.
-_DUE_MARGIN_SECONDS = 0.0005
+DUE_MARGIN_SECONDS = 0.0005
 
 # As above. Also, looking at a locked process again at once would be a busy loop.
 _GATE_MARGIN_SECONDS = 0.002
@@ -67,7 +67,7 @@ class DueQueue:
         ahead = due.due_at - as_of
         if ahead > self._horizon or len(self._heap) >= self._size_max:
             return
-        at = self._clock.monotonic() + max(0.0, ahead.total_seconds()) + _DUE_MARGIN_SECONDS
+        at = self._clock.monotonic() + max(0.0, ahead.total_seconds()) + DUE_MARGIN_SECONDS
         self._push(Timed(at, next(self._order), due))
 
     def put_back(self, taken: Iterable[Timed]) -> None:

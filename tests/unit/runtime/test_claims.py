@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from progressor import errors
-from progressor.domain.processes.task import TaskType
+from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.claims import GATHER_LEADS, LEAD_SECONDS_MAX, PAGES_MAX, TOGETHER_SECONDS
 from tests.support.builders import (
     make_due,
@@ -20,6 +20,8 @@ from tests.support.runtime.harness import (
     Harness,
 )
 from tests.support.runtime.virtual_time import settled
+
+NO_LEAD = pytest.approx(0, abs=1e-5)
 
 
 async def test_a_timer_is_claimed_the_moment_it_is_due(harness: Harness) -> None:
@@ -51,7 +53,32 @@ async def test_a_timer_is_leased_before_its_time_if_claims_take_long_and_starts_
         assert (leased, before, harness.begun_ids) == (2, [1], [1, 2])
 
     # Nothing was known about the time that the first claim would take.
-    assert harness.claims.aheads == [0, pytest.approx(0.008)]
+    assert harness.claims.aheads == [NO_LEAD, pytest.approx(0.008, abs=1e-5)]
+
+
+@pytest.mark.parametrize("took", [0.008, 0.1])
+async def test_a_timer_leased_ahead_of_its_time_tells_how_late_it_starts(
+    harness: Harness, took: float
+) -> None:
+    tasks: list[RunningTask] = []
+
+    async def keep(task: RunningTask) -> None:
+        tasks.append(task)
+
+    harness.slots._run_step = keep
+    harness.make_due(1, 2)
+    harness.remember(1, ahead=1)
+    harness.remember(2, ahead=2)
+    due_at = [claimed.task.started_at for claimed in harness.claims.due.values()][1]
+    async with harness.running(harness.timers.run):
+        harness.claims.seconds = 0.008
+        await asyncio.sleep(1.5)
+        harness.claims.seconds = took
+        await asyncio.sleep(1)
+
+    # Its claim is sent 8 ms ahead.
+    late = max(0.0, took - 0.008)
+    assert (tasks[1].started_at - due_at).total_seconds() == pytest.approx(late, abs=0.0015)
 
 
 async def test_no_timer_is_claimed_earlier_than_a_slow_claim_may_make_it(harness: Harness) -> None:
@@ -65,7 +92,10 @@ async def test_no_timer_is_claimed_earlier_than_a_slow_claim_may_make_it(harness
 
         assert harness.begun_ids == [1, 2, 3]
 
-    assert harness.claims.aheads == [0, pytest.approx(GATHER_LEADS * LEAD_SECONDS_MAX)]
+    assert harness.claims.aheads == [
+        NO_LEAD,
+        pytest.approx(GATHER_LEADS * LEAD_SECONDS_MAX, abs=0.001),
+    ]
 
 
 async def test_timers_that_are_due_at_almost_the_same_time_start_together(
