@@ -478,6 +478,8 @@ class StorageUnavailableError(StorageError):
     """PostgreSQL is unreachable, or too busy to answer in time; the request may be repeated."""
 
     reason = "STORAGE_UNAVAILABLE"
+    cell: str | None = None
+    """The cell whose database it is; None: there is only one."""
 
     def __init__(self, why: str, retry_after: dt.timedelta = dt.timedelta(seconds=1)) -> None:
         self.why, self.retry_after = why, retry_after
@@ -499,6 +501,10 @@ class StorageLockedError(StorageConflictError):
 
 class StorageReadOnlyError(StorageUnavailableError):
     """PostgreSQL takes no writes: it was demoted, or is a standby. Its connections are dropped."""
+
+
+class StorageIdentityError(StorageUnavailableError):
+    """The database is not that of the cell for which it was configured."""
 
 
 class StorageLineageError(StorageUnavailableError):

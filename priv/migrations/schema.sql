@@ -134,6 +134,27 @@ CREATE TABLE progressor.bulk_operations (
     CONSTRAINT bulk_operations_state_check CHECK ((state = ANY (ARRAY['matching'::text, 'running'::text, 'done'::text, 'stopped'::text])))
 );
 
+CREATE TABLE progressor.cell (
+    name text COLLATE "C" NOT NULL,
+    number integer NOT NULL,
+    installation uuid NOT NULL,
+    CONSTRAINT cell_number_check CHECK (((number >= 0) AND (number <= 64)))
+);
+
+CREATE TABLE progressor.cell_namespaces (
+    namespace text COLLATE "C" NOT NULL,
+    cell text COLLATE "C" NOT NULL,
+    revision bigint NOT NULL,
+    CONSTRAINT cell_namespaces_pkey PRIMARY KEY (namespace)
+);
+
+CREATE TABLE progressor.cells (
+    number integer NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    CONSTRAINT cells_name_key UNIQUE (name),
+    CONSTRAINT cells_pkey PRIMARY KEY (number)
+);
+
 CREATE TABLE progressor.events (
     slot smallint NOT NULL,
     namespace text COLLATE "C" NOT NULL,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
-from progressor.api.calls.servicer import Servicer, reading
+from progressor.api.calls.servicer import Backend, Servicer, reading
 from progressor.api.calls.traces import CallContext, caller_of
 from progressor.api.calls.validation import (
     NamespaceName,
@@ -32,6 +32,7 @@ from progressor.domain.processes.namespace import (
 from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.task import TaskType
 from progressor.domain.quotas.quotas import RATE_MAX, SIZE_MAX, Quotas
+from progressor.settings.cells import MAIN
 from progressor.v1 import namespace_service_pb2 as pb
 from progressor.wire import fields as wire
 from progressor.wire.processes import RETRY_POLICY, check_not_negative, retry_policy_from_wire
@@ -47,7 +48,7 @@ AUTHOR_BYTES_MAX = 256
 
 _COUNT_MAX = 2**31 - 1
 _RETRIED_TYPES = {it.value: it for it in TaskType if it is not TaskType.REMOVE}
-_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision", "pause")
+_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision", "pause", "cell")
 _CHANGEABLE = tuple(
     it.name for it in pb.Namespace.DESCRIPTOR.fields if it.name not in {"name", *_SET_BY_THE_ENGINE}
 )
@@ -171,7 +172,7 @@ def create_from_wire(message: pb.CreateNamespaceRequest) -> Namespace:
     violations.attempt(check_own_namespace, name, "namespace.name")
     change = _change_of(message.namespace, _CHANGEABLE, violations)
     violations.raise_any()
-    return change(Namespace(name=name, processor_targets=()))
+    return change(Namespace(name=name, processor_targets=(), cell=message.namespace.cell))
 
 
 def update_from_wire(message: pb.UpdateNamespaceRequest) -> Update:
@@ -248,6 +249,18 @@ class NamespaceServicer(Servicer):
 
     service = pb.DESCRIPTOR.services_by_name["NamespaceService"]
 
+    def __init__(self, backend: Callable[[], Backend], *, cell: str = "") -> None:
+        """Serve the namespaces of a cell; "": the only one, which they do not name."""
+        super().__init__(backend)
+        self._cell = cell
+
+    def _to_wire(self, namespace: Namespace) -> pb.Namespace:
+        return namespace_to_wire(dataclasses.replace(namespace, cell=self._cell))
+
+    def check_creation(self, namespace: Namespace) -> None:
+        """Refuse a namespace that this replica would not create."""
+        self._check_known(namespace.processor_credentials)
+
     def _check_known(self, credentials: str) -> None:
         """Refuse credentials that this replica does not have; the others should have the same."""
         known = self._backend().processor_credentials
@@ -263,10 +276,13 @@ class NamespaceServicer(Servicer):
     async def create_namespace(
         self, namespace: Namespace, _: CallContext
     ) -> pb.CreateNamespaceResponse:
-        self._check_known(namespace.processor_credentials)
+        self.check_creation(namespace)
+        here = self._cell or MAIN
+        if namespace.cell not in {"", here}:
+            wire.refuse("namespace.cell", f"must be {here}, got {wire.shown(namespace.cell)}")
         created = await self._backend().namespaces.create(namespace)
         _log.info("namespace created", extra={"namespace": created.name})
-        return pb.CreateNamespaceResponse(namespace=namespace_to_wire(created))
+        return pb.CreateNamespaceResponse(namespace=self._to_wire(created))
 
     @reading(update_from_wire)
     async def update_namespace(self, update: Update, _: CallContext) -> pb.UpdateNamespaceResponse:
@@ -276,12 +292,12 @@ class NamespaceServicer(Servicer):
         )
         facts = {"namespace": updated.name, "revision": updated.revision}
         _log.info("namespace changed", extra=facts)
-        return pb.UpdateNamespaceResponse(namespace=namespace_to_wire(updated))
+        return pb.UpdateNamespaceResponse(namespace=self._to_wire(updated))
 
     @reading(name_from_wire)
     async def get_namespace(self, name: str, _: CallContext) -> pb.GetNamespaceResponse:
         found = await self._backend().namespaces.get(name)
-        return pb.GetNamespaceResponse(namespace=namespace_to_wire(found))
+        return pb.GetNamespaceResponse(namespace=self._to_wire(found))
 
     @reading(list_from_wire)
     async def list_namespaces(
@@ -295,7 +311,8 @@ class NamespaceServicer(Servicer):
             seen.extend(it for it in found if caller.may(Right.READ, it.name))
             is_last = len(found) <= asked.limit
             after = found[-1].name if found else after
-        return page_to_wire(tuple(seen), page_size=asked.limit)
+        page = tuple(dataclasses.replace(it, cell=self._cell) for it in seen)
+        return page_to_wire(page, page_size=asked.limit)
 
     @reading(name_from_wire)
     async def delete_namespace(self, name: str, _: CallContext) -> pb.DeleteNamespaceResponse:
@@ -317,10 +334,10 @@ class NamespaceServicer(Servicer):
         if not found:
             raise errors.NamespaceNotFoundError(asked.name)
         _log.info("namespace paused", extra={"namespace": asked.name, "author": author})
-        return pb.PauseNamespaceResponse(namespace=namespace_to_wire(found[0]))
+        return pb.PauseNamespaceResponse(namespace=self._to_wire(found[0]))
 
     @reading(name_from_wire)
     async def resume_namespace(self, name: str, _: CallContext) -> pb.ResumeNamespaceResponse:
         resumed = await self._backend().namespaces.resume(name)
         _log.info("namespace resumed", extra={"namespace": name})
-        return pb.ResumeNamespaceResponse(namespace=namespace_to_wire(resumed))
+        return pb.ResumeNamespaceResponse(namespace=self._to_wire(resumed))

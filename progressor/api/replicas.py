@@ -3,8 +3,8 @@
 import dataclasses
 import datetime as dt
 import itertools
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.page_tokens import Listing
@@ -39,6 +39,8 @@ _STATE_TO_WIRE = enum_numbers(ReplicaState, pb.ReplicaState.DESCRIPTOR)
 _LEVEL_TO_WIRE = {it: pb.LogLevel.Value(f"LOG_LEVEL_{it.upper()}") for it in LEVELS}
 _LEVEL_FROM_WIRE = {number: it for it, number in _LEVEL_TO_WIRE.items()}
 _NO_TIME = dt.timedelta()
+
+R = TypeVar("R")
 
 
 def _level_of(message: pb.SetLogLevelRequest, path: str, _: object) -> Level:
@@ -125,25 +127,37 @@ def _examination(found: Examination) -> pb.RunDoctorResponse:
     )
 
 
+def _in_cell(response: R, items: Iterable[Any], cell: str) -> R:
+    """Return a response whose items name the cell that they are of."""
+    for item in items:
+        item.cell = cell
+    return response
+
+
 class ReplicaServicer(Servicer):
     """What operators ask of replicas."""
 
     service = pb.DESCRIPTOR.services_by_name["ReplicaService"]
 
-    def __init__(self, backend: Callable[[], Backend], *, log_levels: LogLevels, name: str) -> None:
+    def __init__(
+        self, backend: Callable[[], Backend], *, log_levels: LogLevels, name: str, cell: str = ""
+    ) -> None:
+        """Serve the replicas of a cell; "": the only one, which they do not name."""
         super().__init__(backend)
         self._log_levels = log_levels
-        self._name = name
+        self._name, self._cell = name, cell
 
     @reading(list_from_wire)
     async def list_replicas(self, asked: Listing[int], _: CallContext) -> pb.ListReplicasResponse:
         found = await self._backend().roster.list(after=asked.after, limit=asked.limit + 1)
-        return page_to_wire(found, page_size=asked.limit)
+        response = page_to_wire(found, page_size=asked.limit)
+        return _in_cell(response, response.replicas, self._cell)
 
     @reading(lambda _: None)
     async def get_activity(self, _message: None, context: CallContext) -> pb.GetActivityResponse:
         activity = await self._backend().activities.read()
-        return activity_to_wire(activity, caller=caller_of(context))
+        response = activity_to_wire(activity, caller=caller_of(context))
+        return _in_cell(response, response.replicas, self._cell)
 
     @reading(log_change_from_wire)
     async def set_log_level(self, change: LogChange, _: CallContext) -> pb.SetLogLevelResponse:
@@ -154,4 +168,5 @@ class ReplicaServicer(Servicer):
 
     @reading(lambda _: None)
     async def run_doctor(self, _message: None, _: CallContext) -> pb.RunDoctorResponse:
-        return _examination(await self._backend().doctor.examine())
+        response = _examination(await self._backend().doctor.examine())
+        return _in_cell(response, response.findings, self._cell)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
@@ -41,6 +42,7 @@ from progressor.example.warehouse import warehouses
 from progressor.sdk import BYTES, Client, Processor, ServerTls, Tls, Trust, running
 from progressor.sdk.processor.server import BIND_DEFAULT
 from progressor.settings.addresses import check_address
+from progressor.settings.cells import MAIN, CellTable
 from progressor.settings.config import Config
 from progressor.telemetry.logs.setup import whole_log
 
@@ -58,7 +60,7 @@ _TRACES_SHOWN = 2
 _log = logging.getLogger(__name__)
 
 
-def dev(
+def dev(  # noqa: PLR0913  # one for each option
     *,
     once: Annotated[bool, option("Exit after the example: with 0, or 1 and the reason.")] = False,
     ephemeral: Annotated[
@@ -75,6 +77,13 @@ def dev(
             "word count of a thousand pages; a nightly schedule."
         ),
     ] = "order",
+    cells: Annotated[
+        int | None,
+        Parameter(
+            validator=Number(gte=1, lte=8),
+            help="Spread namespaces over so many databases of the embedded PostgreSQL.",
+        ),
+    ] = None,
     no_console: Annotated[bool, option("Do without the web console.")] = False,
     settings: Settings = Settings(),
 ) -> None:
@@ -86,6 +95,8 @@ def dev(
         raise errors.ConfigError("server.tls_certificate", words)
     if config.server.workers != 1:
         raise errors.ConfigError("server.workers", "must be 1 for progressor dev")
+    if cells is not None:
+        config = dataclasses.replace(config, cells=_cells(config, cells))
     if "log.level" not in config.sources:
         config = dataclasses.replace(config, log=dataclasses.replace(config.log, level="warning"))
     console = SafeConsole(highlight=False)
@@ -100,6 +111,13 @@ def dev(
             where = used.database.data_directory
             console.print(f"starting PostgreSQL in {where}", style="dim", markup=False)
         run_loop(host(used if own is None else own.applied(used), work=work))
+
+
+def _cells(config: Config, count: int) -> tuple[CellTable, ...]:
+    if config.cells or config.database.dsn:
+        raise bad_input("--cells", "cannot be combined with database.dsn or [[cells]]")
+    names = [MAIN, *(f"cell-{number}" for number in range(2, count + 1))]
+    return tuple(CellTable(name=name) for name in names)
 
 
 @contextlib.contextmanager

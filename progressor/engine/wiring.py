@@ -64,6 +64,7 @@ from progressor.storage.doctor.doctor import Doctor
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
+from progressor.storage.namespaces.directory import Directory
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Functions
@@ -282,6 +283,7 @@ class Wiring:
             processor_credentials=frozenset(self._credentials),
             access=self.access,
             audit=Audit(self._front, self._audit_notes),
+            directory=Directory(self._front),
         )
 
     def _build_gauges(self) -> None:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 from progressor import errors
 from progressor.domain.processes.namespace import Namespace
 from progressor.settings.addresses import redact_dsn
+from progressor.settings.cells import MAIN, CellTable, decode_cells
+from progressor.settings.cells import TABLE as CELLS
+from progressor.settings.cells import key_of as cell_key
 from progressor.settings.credentials import ProcessorCredentials, decode_credentials
 from progressor.settings.decoding import (
     Given,
@@ -59,7 +62,8 @@ class Config:
     ``processor_credentials`` are by the names that namespaces give, ``issuers`` those of
     ``access.issuers`` by the names that begin their principals. ``namespaces`` are created at
     start if absent; existing ones are left unchanged, so that an update at run time survives a
-    restart. ``sources`` has the keys that were given.
+    restart. ``cells`` are empty if ``database`` is the only one. ``sources`` has the keys that were
+    given.
     """
 
     database: Database = dataclasses.field(default_factory=Database)
@@ -77,6 +81,7 @@ class Config:
         default_factory=dict
     )
     issuers: Mapping[str, Issuer] = dataclasses.field(default_factory=dict)
+    cells: tuple[CellTable, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
     sources: Mapping[str, Source] = dataclasses.field(default_factory=dict)
 
@@ -86,6 +91,34 @@ class Config:
         if self.access.enabled:
             return ()
         return tuple(it for it in self.server.bind if not stays_on_machine(it))
+
+    @property
+    def by_cell(self) -> "Mapping[str, Config]":
+        """For each cell these settings with its database; the home cell comes first."""
+        if not self.cells:
+            return {MAIN: self}
+        return {
+            cell.name: dataclasses.replace(
+                self,
+                database=dataclasses.replace(self.database, dsn=cell.dsn),
+                cells=(),
+                namespaces=tuple(it for it in self.namespaces if it.cell == cell.name),
+            )
+            for cell in self.cells
+        }
+
+    def embedded_name(self, cell: str) -> str:
+        """Return the database of a cell in the embedded PostgreSQL, for one without a DSN."""
+        is_first = not self.cells or cell == self.cells[0].name
+        return "postgres" if is_first else f"progressor_{cell}"
+
+    def reached(self, dsns: Mapping[str, str]) -> "Config":
+        """Return these settings with the connection string of each cell, by its name."""
+        if not self.cells:
+            [dsn] = dsns.values()
+            return dataclasses.replace(self, database=dataclasses.replace(self.database, dsn=dsn))
+        cells = tuple(dataclasses.replace(it, dsn=dsns[it.name]) for it in self.cells)
+        return dataclasses.replace(self, cells=cells)
 
     def check_exposure(self) -> None:
         """Raise ConfigError if an address is open to other machines without server.insecure."""
@@ -165,6 +198,7 @@ def load(
     path = _find_file(file, environment)
     tables = tables_of(_read_file(path), str(path)) if path else {}
     namespaces, credentials = tables.pop(_NAMESPACES, None), tables.pop(_CREDENTIALS, None)
+    cells = tables.pop(CELLS, None)
     issuers = _inner_table(tables, ISSUERS)
     source = Source(SourceKind.FLAG, "command line")
     values = dict(_in_file(tables)) | _in_environment(environment)
@@ -184,12 +218,15 @@ def load(
         **sections,
         processor_credentials=decode_credentials(credentials) if credentials else {},
         issuers=decode_issuers(issuers) if issuers else {},
+        cells=decode_cells(cells) if cells else (),
         namespaces=decode_namespaces(namespaces) if namespaces else (),
         sources={name: given.source for name, given in values.items()}
         | ({_CREDENTIALS: credentials.source} if credentials else {})
-        | ({ISSUERS: issuers.source} if issuers else {}),
+        | ({ISSUERS: issuers.source} if issuers else {})
+        | ({CELLS: cells.source} if cells else {}),
     )
     _check_credentials(loaded)
+    _check_cells(loaded)
     if loaded.issuers and not loaded.access.enabled:
         raise errors.ConfigError("access.enabled", f"must be true if {ISSUERS} is given")
     if loaded.telemetry.metrics_tls and loaded.server.tls_certificate is None:
@@ -210,6 +247,7 @@ def load_namespaces(content: bytes, where: str) -> tuple[Namespace, ...]:
     """
     tables = tables_of(content, where)
     given, _ = tables.pop(_NAMESPACES, None), tables.pop(_CREDENTIALS, None)
+    tables.pop(CELLS, None)
     for section, table in tables.items():
         _check_section(section, table)
     if given is None:
@@ -221,6 +259,7 @@ def reference() -> list[ReferenceRow]:
     """Return every key; its meaning includes its unit and bounds. The docs are made of it."""
     keys = {name: key for name, (_, key) in _KEYS.items()}
     for prefix, table in (
+        (f"{CELLS}[]", CellTable),
         (f"{ISSUERS}.NAME", Issuer),
         (f"{_CREDENTIALS}.NAME", ProcessorCredentials),
         ("namespaces.NAME", NamespaceTable),
@@ -242,24 +281,33 @@ def effective(config: Config) -> list[EffectiveRow]:
     """Return the value in force for every key, without the password of a DSN."""
     rows = []
     for name, (section, key) in _KEYS.items():
-        value = getattr(getattr(config, section), key.field)
-        shown = redact_dsn(value) if key.secret else plain(value)
+        shown = _shown(key, getattr(getattr(config, section), key.field))
         source = config.sources.get(name, Source())
         rows.append(EffectiveRow(key=name, value=shown, source=source))
-    rows += _effective(config, ISSUERS, config.issuers)
-    return [*rows, *_effective(config, _CREDENTIALS, config.processor_credentials)]
+    cells = {cell_key(index): cell for index, cell in enumerate(config.cells)}
+    rows += _effective(config, CELLS, cells)
+    issuers = {f"{ISSUERS}.{name}": issuer for name, issuer in config.issuers.items()}
+    rows += _effective(config, ISSUERS, issuers)
+    named = config.processor_credentials.items()
+    credentials = {f"{_CREDENTIALS}.{name}": table for name, table in named}
+    return [*rows, *_effective(config, _CREDENTIALS, credentials)]
 
 
 def _effective(
-    config: Config, prefix: str, tables: Mapping[str, "DataclassInstance"]
+    config: Config, key: str, tables: Mapping[str, "DataclassInstance"]
 ) -> Iterator[EffectiveRow]:
-    for name, table in tables.items():
-        for key in keys_of(type(table)):
+    """Return the rows of tables by their places; `key` is the one that gave them."""
+    for place, table in tables.items():
+        for inner in keys_of(type(table)):
             yield EffectiveRow(
-                key=f"{prefix}.{name}.{key.name}",
-                value=plain(getattr(table, key.field)),
-                source=config.sources.get(prefix, Source()),
+                key=f"{place}.{inner.name}",
+                value=_shown(inner, getattr(table, inner.field)),
+                source=config.sources.get(key, Source()),
             )
+
+
+def _shown(key: Key, value: Any) -> object:  # noqa: ANN401  # of the key's type
+    return redact_dsn(value) if key.secret else plain(value)
 
 
 def variable_of(key: str) -> str:
@@ -320,7 +368,7 @@ def _inner_table(tables: dict[str, Given], name: str) -> Given | None:
 
 def _check_section(section: str, table: Given) -> None:
     if section not in _SECTIONS:
-        raise unknown_key(section, [*_SECTIONS, _CREDENTIALS, _NAMESPACES], table)
+        raise unknown_key(section, [*_SECTIONS, CELLS, _CREDENTIALS, _NAMESPACES], table)
 
 
 def _check_credentials(loaded: Config) -> None:
@@ -332,6 +380,17 @@ def _check_credentials(loaded: Config) -> None:
             words = (
                 f"must be one of {', '.join(known) or 'those that are configured'}, got {name!r}"
             )
+            raise errors.ConfigError(key, words)
+
+
+def _check_cells(loaded: Config) -> None:
+    if loaded.cells and loaded.database.dsn:
+        raise errors.ConfigError("database.dsn", f"must not be given with [[{CELLS}]]")
+    names = list(loaded.by_cell)
+    for namespace in loaded.namespaces:
+        if namespace.cell and namespace.cell not in names:
+            key = f"{_NAMESPACES}.{namespace.name}.cell"
+            words = f"must be one of {', '.join(names)}, got {namespace.cell!r}"
             raise errors.ConfigError(key, words)
 
 

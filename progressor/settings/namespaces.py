@@ -141,6 +141,7 @@ class NamespaceTable:
         1, "waiting calls of one process that are asked and settled together; 1: one at a time"
     )
     quotas: QuotaTable = found_setting(QuotaTable, "a table, see below")
+    cell: str = setting("", "the cell in which it is created; empty: the emptiest")
 
 
 def decode_namespaces(given: Given) -> tuple[Namespace, ...]:
@@ -219,7 +220,9 @@ def differing_keys(one: Namespace, other: Namespace) -> tuple[str, ...]:
     return tuple(
         key.name
         for key in keys_of(NamespaceTable)
-        if any(
+        # Where it lives is not part of what is stored with it.
+        if key.field != "cell"
+        and any(
             getattr(one, field) != getattr(other, field)
             for field in fields.get(key.field, (key.field,))
         )

@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from progressor.v1 import types_pb2 as progressor_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%progressor/v1/namespace_service.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19progressor/v1/types.proto\"\x8d\x02\n\x0bRetryPolicy\x12\x33\n\x10initial_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x63oefficient\x18\x02 \x01(\x01\x12/\n\x0cinterval_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x06jitter\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0c\x61ttempts_max\x18\x05 \x01(\x05\x12.\n\x0b\x65lapsed_max\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15non_retryable_reasons\x18\x07 \x03(\tB\t\n\x07_jitter\"F\n\rHistoryPolicy\x12\r\n\x03\x61ll\x18\x01 \x01(\x08H\x00\x12\x0e\n\x04last\x18\x02 \x01(\x05H\x00\x12\x0e\n\x04none\x18\x03 \x01(\x08H\x00\x42\x06\n\x04mode\"\x8a\x01\n\x06Quotas\x12\x19\n\x11starts_per_second\x18\x01 \x01(\x05\x12\x18\n\x10\x63\x61lls_per_second\x18\x02 \x01(\x05\x12\x19\n\x11timers_per_second\x18\x03 \x01(\x05\x12\x16\n\x0eopen_processes\x18\x04 \x01(\x03\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x03\"\x80\x08\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11processor_targets\x18\x02 \x03(\t\x12/\n\x0cstep_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\x0cretry_policy\x18\x04 \x01(\x0b\x32\x1a.progressor.v1.RetryPolicy\x12\x43\n\x0eretry_policies\x18\x05 \x03(\x0b\x32+.progressor.v1.Namespace.RetryPoliciesEntry\x12\"\n\x1a\x65xhausted_call_fails_alone\x18\x06 \x01(\x08\x12\x32\n\rzombie_policy\x18\x07 \x01(\x0e\x32\x1b.progressor.v1.ZombiePolicy\x12\x18\n\x10worker_count_max\x18\x08 \x01(\x05\x12-\n\x07history\x18\t \x01(\x0b\x32\x1c.progressor.v1.HistoryPolicy\x12=\n\x1a\x66inished_process_retention\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etask_retention\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11payload_bytes_max\x18\x0c \x01(\x05\x12\x1b\n\x13waiting_callers_max\x18\r \x01(\x05\x12.\n\ncreated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08revision\x18\x10 \x01(\x03\x12\x37\n\x14unreachable_patience\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x08on_error\x18\x12 \x01(\x0e\x32\x16.progressor.v1.OnError\x12\x33\n\x10step_timeout_max\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15processor_credentials\x18\x16 \x01(\t\x12\x10\n\x08turn_max\x18\x18 \x01(\x05\x12%\n\x06quotas\x18\x17 \x01(\x0b\x32\x15.progressor.v1.Quotas\x12#\n\x05pause\x18\x15 \x01(\x0b\x32\x14.progressor.v1.Pause\x1aP\n\x12RetryPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.progressor.v1.RetryPolicy:\x02\x38\x01\"E\n\x16\x43reateNamespaceRequest\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"F\n\x17\x43reateNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"\x91\x01\n\x16UpdateNamespaceRequest\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x19\n\x11\x65xpected_revision\x18\x03 \x01(\x03\"F\n\x17UpdateNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"C\n\x14GetNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"_\n\x16ListNamespacesResponse\x12,\n\nnamespaces\x18\x01 \x03(\x0b\x32\x18.progressor.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteNamespaceResponse\"^\n\x15PauseNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x03 \x01(\t\x12\x17\n\x0frefuse_requests\x18\x04 \x01(\x08\"E\n\x16PauseNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"&\n\x16ResumeNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"F\n\x17ResumeNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace*^\n\x0cZombiePolicy\x12\x1d\n\x19ZOMBIE_POLICY_UNSPECIFIED\x10\x00\x12\x17\n\x13ZOMBIE_POLICY_RETRY\x10\x01\x12\x16\n\x12ZOMBIE_POLICY_FAIL\x10\x02*K\n\x07OnError\x12\x18\n\x14ON_ERROR_UNSPECIFIED\x10\x00\x12\x11\n\rON_ERROR_HOLD\x10\x01\x12\x13\n\x0fON_ERROR_CANCEL\x10\x02\x32\xb1\x05\n\x10NamespaceService\x12`\n\x0f\x43reateNamespace\x12%.progressor.v1.CreateNamespaceRequest\x1a&.progressor.v1.CreateNamespaceResponse\x12`\n\x0fUpdateNamespace\x12%.progressor.v1.UpdateNamespaceRequest\x1a&.progressor.v1.UpdateNamespaceResponse\x12W\n\x0cGetNamespace\x12\".progressor.v1.GetNamespaceRequest\x1a#.progressor.v1.GetNamespaceResponse\x12]\n\x0eListNamespaces\x12$.progressor.v1.ListNamespacesRequest\x1a%.progressor.v1.ListNamespacesResponse\x12`\n\x0f\x44\x65leteNamespace\x12%.progressor.v1.DeleteNamespaceRequest\x1a&.progressor.v1.DeleteNamespaceResponse\x12]\n\x0ePauseNamespace\x12$.progressor.v1.PauseNamespaceRequest\x1a%.progressor.v1.PauseNamespaceResponse\x12`\n\x0fResumeNamespace\x12%.progressor.v1.ResumeNamespaceRequest\x1a&.progressor.v1.ResumeNamespaceResponseBT\n\rprogressor.v1B\x15NamespaceServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%progressor/v1/namespace_service.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19progressor/v1/types.proto\"\x8d\x02\n\x0bRetryPolicy\x12\x33\n\x10initial_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x63oefficient\x18\x02 \x01(\x01\x12/\n\x0cinterval_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x06jitter\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0c\x61ttempts_max\x18\x05 \x01(\x05\x12.\n\x0b\x65lapsed_max\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15non_retryable_reasons\x18\x07 \x03(\tB\t\n\x07_jitter\"F\n\rHistoryPolicy\x12\r\n\x03\x61ll\x18\x01 \x01(\x08H\x00\x12\x0e\n\x04last\x18\x02 \x01(\x05H\x00\x12\x0e\n\x04none\x18\x03 \x01(\x08H\x00\x42\x06\n\x04mode\"\x8a\x01\n\x06Quotas\x12\x19\n\x11starts_per_second\x18\x01 \x01(\x05\x12\x18\n\x10\x63\x61lls_per_second\x18\x02 \x01(\x05\x12\x19\n\x11timers_per_second\x18\x03 \x01(\x05\x12\x16\n\x0eopen_processes\x18\x04 \x01(\x03\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x03\"\x8e\x08\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11processor_targets\x18\x02 \x03(\t\x12/\n\x0cstep_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\x0cretry_policy\x18\x04 \x01(\x0b\x32\x1a.progressor.v1.RetryPolicy\x12\x43\n\x0eretry_policies\x18\x05 \x03(\x0b\x32+.progressor.v1.Namespace.RetryPoliciesEntry\x12\"\n\x1a\x65xhausted_call_fails_alone\x18\x06 \x01(\x08\x12\x32\n\rzombie_policy\x18\x07 \x01(\x0e\x32\x1b.progressor.v1.ZombiePolicy\x12\x18\n\x10worker_count_max\x18\x08 \x01(\x05\x12-\n\x07history\x18\t \x01(\x0b\x32\x1c.progressor.v1.HistoryPolicy\x12=\n\x1a\x66inished_process_retention\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etask_retention\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11payload_bytes_max\x18\x0c \x01(\x05\x12\x1b\n\x13waiting_callers_max\x18\r \x01(\x05\x12.\n\ncreated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08revision\x18\x10 \x01(\x03\x12\x37\n\x14unreachable_patience\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x08on_error\x18\x12 \x01(\x0e\x32\x16.progressor.v1.OnError\x12\x33\n\x10step_timeout_max\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15processor_credentials\x18\x16 \x01(\t\x12\x10\n\x08turn_max\x18\x18 \x01(\x05\x12%\n\x06quotas\x18\x17 \x01(\x0b\x32\x15.progressor.v1.Quotas\x12#\n\x05pause\x18\x15 \x01(\x0b\x32\x14.progressor.v1.Pause\x12\x0c\n\x04\x63\x65ll\x18\x19 \x01(\t\x1aP\n\x12RetryPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.progressor.v1.RetryPolicy:\x02\x38\x01\"E\n\x16\x43reateNamespaceRequest\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"F\n\x17\x43reateNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"\x91\x01\n\x16UpdateNamespaceRequest\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x19\n\x11\x65xpected_revision\x18\x03 \x01(\x03\"F\n\x17UpdateNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"#\n\x13GetNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"C\n\x14GetNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\">\n\x15ListNamespacesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"_\n\x16ListNamespacesResponse\x12,\n\nnamespaces\x18\x01 \x03(\x0b\x32\x18.progressor.v1.Namespace\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x16\x44\x65leteNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteNamespaceResponse\"^\n\x15PauseNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x61uthor\x18\x03 \x01(\t\x12\x17\n\x0frefuse_requests\x18\x04 \x01(\x08\"E\n\x16PauseNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace\"&\n\x16ResumeNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"F\n\x17ResumeNamespaceResponse\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.progressor.v1.Namespace*^\n\x0cZombiePolicy\x12\x1d\n\x19ZOMBIE_POLICY_UNSPECIFIED\x10\x00\x12\x17\n\x13ZOMBIE_POLICY_RETRY\x10\x01\x12\x16\n\x12ZOMBIE_POLICY_FAIL\x10\x02*K\n\x07OnError\x12\x18\n\x14ON_ERROR_UNSPECIFIED\x10\x00\x12\x11\n\rON_ERROR_HOLD\x10\x01\x12\x13\n\x0fON_ERROR_CANCEL\x10\x02\x32\xb1\x05\n\x10NamespaceService\x12`\n\x0f\x43reateNamespace\x12%.progressor.v1.CreateNamespaceRequest\x1a&.progressor.v1.CreateNamespaceResponse\x12`\n\x0fUpdateNamespace\x12%.progressor.v1.UpdateNamespaceRequest\x1a&.progressor.v1.UpdateNamespaceResponse\x12W\n\x0cGetNamespace\x12\".progressor.v1.GetNamespaceRequest\x1a#.progressor.v1.GetNamespaceResponse\x12]\n\x0eListNamespaces\x12$.progressor.v1.ListNamespacesRequest\x1a%.progressor.v1.ListNamespacesResponse\x12`\n\x0f\x44\x65leteNamespace\x12%.progressor.v1.DeleteNamespaceRequest\x1a&.progressor.v1.DeleteNamespaceResponse\x12]\n\x0ePauseNamespace\x12$.progressor.v1.PauseNamespaceRequest\x1a%.progressor.v1.PauseNamespaceResponse\x12`\n\x0fResumeNamespace\x12%.progressor.v1.ResumeNamespaceRequest\x1a&.progressor.v1.ResumeNamespaceResponseBT\n\rprogressor.v1B\x15NamespaceServiceProtoP\x01Z\x1aprogressor/v1;progressorv1\xaa\x02\rProgressor.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,10 +38,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\rprogressor.v1B\025NamespaceServiceProtoP\001Z\032progressor/v1;progressorv1\252\002\rProgressor.V1'
   _globals['_NAMESPACE_RETRYPOLICIESENTRY']._loaded_options = None
   _globals['_NAMESPACE_RETRYPOLICIESENTRY']._serialized_options = b'8\001'
-  _globals['_ZOMBIEPOLICY']._serialized_start=2670
-  _globals['_ZOMBIEPOLICY']._serialized_end=2764
-  _globals['_ONERROR']._serialized_start=2766
-  _globals['_ONERROR']._serialized_end=2841
+  _globals['_ZOMBIEPOLICY']._serialized_start=2684
+  _globals['_ZOMBIEPOLICY']._serialized_end=2778
+  _globals['_ONERROR']._serialized_start=2780
+  _globals['_ONERROR']._serialized_end=2855
   _globals['_RETRYPOLICY']._serialized_start=183
   _globals['_RETRYPOLICY']._serialized_end=452
   _globals['_HISTORYPOLICY']._serialized_start=454
@@ -49,37 +49,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUOTAS']._serialized_start=527
   _globals['_QUOTAS']._serialized_end=665
   _globals['_NAMESPACE']._serialized_start=668
-  _globals['_NAMESPACE']._serialized_end=1692
-  _globals['_NAMESPACE_RETRYPOLICIESENTRY']._serialized_start=1612
-  _globals['_NAMESPACE_RETRYPOLICIESENTRY']._serialized_end=1692
-  _globals['_CREATENAMESPACEREQUEST']._serialized_start=1694
-  _globals['_CREATENAMESPACEREQUEST']._serialized_end=1763
-  _globals['_CREATENAMESPACERESPONSE']._serialized_start=1765
-  _globals['_CREATENAMESPACERESPONSE']._serialized_end=1835
-  _globals['_UPDATENAMESPACEREQUEST']._serialized_start=1838
-  _globals['_UPDATENAMESPACEREQUEST']._serialized_end=1983
-  _globals['_UPDATENAMESPACERESPONSE']._serialized_start=1985
-  _globals['_UPDATENAMESPACERESPONSE']._serialized_end=2055
-  _globals['_GETNAMESPACEREQUEST']._serialized_start=2057
-  _globals['_GETNAMESPACEREQUEST']._serialized_end=2092
-  _globals['_GETNAMESPACERESPONSE']._serialized_start=2094
-  _globals['_GETNAMESPACERESPONSE']._serialized_end=2161
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=2163
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=2225
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=2227
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=2322
-  _globals['_DELETENAMESPACEREQUEST']._serialized_start=2324
-  _globals['_DELETENAMESPACEREQUEST']._serialized_end=2362
-  _globals['_DELETENAMESPACERESPONSE']._serialized_start=2364
-  _globals['_DELETENAMESPACERESPONSE']._serialized_end=2389
-  _globals['_PAUSENAMESPACEREQUEST']._serialized_start=2391
-  _globals['_PAUSENAMESPACEREQUEST']._serialized_end=2485
-  _globals['_PAUSENAMESPACERESPONSE']._serialized_start=2487
-  _globals['_PAUSENAMESPACERESPONSE']._serialized_end=2556
-  _globals['_RESUMENAMESPACEREQUEST']._serialized_start=2558
-  _globals['_RESUMENAMESPACEREQUEST']._serialized_end=2596
-  _globals['_RESUMENAMESPACERESPONSE']._serialized_start=2598
-  _globals['_RESUMENAMESPACERESPONSE']._serialized_end=2668
-  _globals['_NAMESPACESERVICE']._serialized_start=2844
-  _globals['_NAMESPACESERVICE']._serialized_end=3533
+  _globals['_NAMESPACE']._serialized_end=1706
+  _globals['_NAMESPACE_RETRYPOLICIESENTRY']._serialized_start=1626
+  _globals['_NAMESPACE_RETRYPOLICIESENTRY']._serialized_end=1706
+  _globals['_CREATENAMESPACEREQUEST']._serialized_start=1708
+  _globals['_CREATENAMESPACEREQUEST']._serialized_end=1777
+  _globals['_CREATENAMESPACERESPONSE']._serialized_start=1779
+  _globals['_CREATENAMESPACERESPONSE']._serialized_end=1849
+  _globals['_UPDATENAMESPACEREQUEST']._serialized_start=1852
+  _globals['_UPDATENAMESPACEREQUEST']._serialized_end=1997
+  _globals['_UPDATENAMESPACERESPONSE']._serialized_start=1999
+  _globals['_UPDATENAMESPACERESPONSE']._serialized_end=2069
+  _globals['_GETNAMESPACEREQUEST']._serialized_start=2071
+  _globals['_GETNAMESPACEREQUEST']._serialized_end=2106
+  _globals['_GETNAMESPACERESPONSE']._serialized_start=2108
+  _globals['_GETNAMESPACERESPONSE']._serialized_end=2175
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=2177
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=2239
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=2241
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=2336
+  _globals['_DELETENAMESPACEREQUEST']._serialized_start=2338
+  _globals['_DELETENAMESPACEREQUEST']._serialized_end=2376
+  _globals['_DELETENAMESPACERESPONSE']._serialized_start=2378
+  _globals['_DELETENAMESPACERESPONSE']._serialized_end=2403
+  _globals['_PAUSENAMESPACEREQUEST']._serialized_start=2405
+  _globals['_PAUSENAMESPACEREQUEST']._serialized_end=2499
+  _globals['_PAUSENAMESPACERESPONSE']._serialized_start=2501
+  _globals['_PAUSENAMESPACERESPONSE']._serialized_end=2570
+  _globals['_RESUMENAMESPACEREQUEST']._serialized_start=2572
+  _globals['_RESUMENAMESPACEREQUEST']._serialized_end=2610
+  _globals['_RESUMENAMESPACERESPONSE']._serialized_start=2612
+  _globals['_RESUMENAMESPACERESPONSE']._serialized_end=2682
+  _globals['_NAMESPACESERVICE']._serialized_start=2858
+  _globals['_NAMESPACESERVICE']._serialized_end=3547
 # @@protoc_insertion_point(module_scope)

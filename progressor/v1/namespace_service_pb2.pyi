@@ -264,6 +264,7 @@ class Namespace(_message.Message):
     TURN_MAX_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1..64 of [a-z0-9._-]."""
     exhausted_call_fails_alone: _builtins.bool
@@ -290,6 +291,10 @@ class Namespace(_message.Message):
     """How many waiting calls and notifies of one process are asked together and settled in one transaction, as a
     turn, 1 .. 256. 1: each step waits for the commit of the one before [1]. A turn whose settlement is lost is
     run again, with all its handlers.
+    """
+    cell: _builtins.str
+    """The cell that the namespace lives in. In create: the one wanted, empty: the one with the fewest
+    processes. Empty in responses if there is only one cell.
     """
     @_builtins.property
     def processor_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -371,10 +376,11 @@ class Namespace(_message.Message):
         turn_max: _builtins.int = ...,
         quotas: Global___Quotas | None = ...,
         pause: _types_pb2.Pause | None = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "finished_process_retention", b"finished_process_retention", "history", b"history", "pause", b"pause", "quotas", b"quotas", "retry_policy", b"retry_policy", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "pause", b"pause", "payload_bytes_max", b"payload_bytes_max", "processor_credentials", b"processor_credentials", "processor_targets", b"processor_targets", "quotas", b"quotas", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "turn_max", b"turn_max", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "created_at", b"created_at", "exhausted_call_fails_alone", b"exhausted_call_fails_alone", "finished_process_retention", b"finished_process_retention", "history", b"history", "name", b"name", "on_error", b"on_error", "pause", b"pause", "payload_bytes_max", b"payload_bytes_max", "processor_credentials", b"processor_credentials", "processor_targets", b"processor_targets", "quotas", b"quotas", "retry_policies", b"retry_policies", "retry_policy", b"retry_policy", "revision", b"revision", "step_timeout", b"step_timeout", "step_timeout_max", b"step_timeout_max", "task_retention", b"task_retention", "turn_max", b"turn_max", "unreachable_patience", b"unreachable_patience", "updated_at", b"updated_at", "waiting_callers_max", b"waiting_callers_max", "worker_count_max", b"worker_count_max", "zombie_policy", b"zombie_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

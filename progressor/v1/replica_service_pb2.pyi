@@ -119,6 +119,7 @@ class Replica(_message.Message):
     CALLER_COUNT_FIELD_NUMBER: _builtins.int
     CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
     LEASE_COUNT_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """New at every start, and never reused."""
     name: _builtins.str
@@ -135,6 +136,8 @@ class Replica(_message.Message):
     """The number of waiting callers then, those of one task counted once. Absent: as above."""
     lease_count: _builtins.int
     """The number of leases that it holds now."""
+    cell: _builtins.str
+    """The cell that it serves under this id: a replica has one in each. Empty if there is only one cell."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
         """When it wrote its first heartbeat."""
@@ -170,10 +173,11 @@ class Replica(_message.Message):
         caller_count: _builtins.int | None = ...,
         clock_offset: _duration_pb2.Duration | None = ...,
         lease_count: _builtins.int = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "clock_offset", b"clock_offset", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "lease_timeout", b"lease_timeout", "started_at", b"started_at", "step_count", b"step_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "clock_offset", b"clock_offset", "draining", b"draining", "functions", b"functions", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "lease_count", b"lease_count", "lease_timeout", b"lease_timeout", "name", b"name", "replica_id", b"replica_id", "started_at", b"started_at", "state", b"state", "step_count", b"step_count", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "cell", b"cell", "clock_offset", b"clock_offset", "draining", b"draining", "functions", b"functions", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "lease_count", b"lease_count", "lease_timeout", b"lease_timeout", "name", b"name", "replica_id", b"replica_id", "started_at", b"started_at", "state", b"state", "step_count", b"step_count", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__caller_count: _TypeAlias = _typing.Literal["caller_count"]  # noqa: Y015
     _WhichOneofArgType__caller_count: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count"]  # noqa: Y015
@@ -263,6 +267,7 @@ class GetActivityResponse(_message.Message):
     QUEUES_AGE_FIELD_NUMBER: _builtins.int
     UNCOUNTED_NAMESPACE_COUNT_FIELD_NUMBER: _builtins.int
     EXACT_BELOW_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_CELLS_FIELD_NUMBER: _builtins.int
     uncounted_namespace_count: _builtins.int
     """The number of namespaces whose queues are left out."""
     exact_below: _builtins.int
@@ -287,6 +292,10 @@ class GetActivityResponse(_message.Message):
         counting takes less than a tenth of the time. Absent: PostgreSQL took too long, and there are none.
         """
 
+    @_builtins.property
+    def unavailable_cells(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The cells that could not be asked: their replicas and queues are missing."""
+
     def __init__(
         self,
         *,
@@ -296,10 +305,11 @@ class GetActivityResponse(_message.Message):
         queues_age: _duration_pb2.Duration | None = ...,
         uncounted_namespace_count: _builtins.int = ...,
         exact_below: _builtins.int = ...,
+        unavailable_cells: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["queues_age", b"queues_age", "read_at", b"read_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exact_below", b"exact_below", "queues", b"queues", "queues_age", b"queues_age", "read_at", b"read_at", "replicas", b"replicas", "uncounted_namespace_count", b"uncounted_namespace_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exact_below", b"exact_below", "queues", b"queues", "queues_age", b"queues_age", "read_at", b"read_at", "replicas", b"replicas", "unavailable_cells", b"unavailable_cells", "uncounted_namespace_count", b"uncounted_namespace_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -321,6 +331,7 @@ class ReplicaActivity(_message.Message):
     CALLER_COUNT_FIELD_NUMBER: _builtins.int
     NAMESPACES_FIELD_NUMBER: _builtins.int
     IS_PARTIAL_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     name: _builtins.str
     """The first 256 characters of its name."""
@@ -334,6 +345,8 @@ class ReplicaActivity(_message.Message):
     """True if there may be more: a heartbeat reports 200 namespaces, and a response 5,000 in all, of which
     each replica gets the same share. If false, the replica has run no step of other namespaces.
     """
+    cell: _builtins.str
+    """The cell that it serves under this id. Empty if there is only one."""
     @_builtins.property
     def heartbeat_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -357,10 +370,11 @@ class ReplicaActivity(_message.Message):
         caller_count: _builtins.int | None = ...,
         namespaces: _abc.Iterable[Global___NamespaceActivity] | None = ...,
         is_partial: _builtins.bool = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "step_count", b"step_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "is_partial", b"is_partial", "name", b"name", "namespaces", b"namespaces", "replica_id", b"replica_id", "state", b"state", "step_count", b"step_count", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "cell", b"cell", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "is_partial", b"is_partial", "name", b"name", "namespaces", b"namespaces", "replica_id", b"replica_id", "state", b"state", "step_count", b"step_count", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__caller_count: _TypeAlias = _typing.Literal["caller_count"]  # noqa: Y015
     _WhichOneofArgType__caller_count: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count"]  # noqa: Y015
@@ -710,6 +724,7 @@ class Finding(_message.Message):
     WORDS_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
     OFFENDERS_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """What it is about, such as the server, the schema or the invariants."""
     check: _builtins.str
@@ -718,6 +733,8 @@ class Finding(_message.Message):
     """One sentence with its numbers."""
     advice: _builtins.str
     """What to do about it. Empty: all is well."""
+    cell: _builtins.str
+    """The cell that it is about. Empty if there is only one."""
     @_builtins.property
     def offenders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The first ten of what the words count."""
@@ -731,10 +748,11 @@ class Finding(_message.Message):
         words: _builtins.str = ...,
         advice: _builtins.str = ...,
         offenders: _abc.Iterable[_builtins.str] | None = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "check", b"check", "group", b"group", "offenders", b"offenders", "state", b"state", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "cell", b"cell", "check", b"check", "group", b"group", "offenders", b"offenders", "state", b"state", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

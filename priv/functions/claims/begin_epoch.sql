@@ -1,8 +1,7 @@
 -- Puts the sequences beyond all that the history before can have given out, in commits that may be lost.
--- They follow the clock, 2^20 for each second since 2020: beyond any history that gives out fewer, also one that branched
--- off later than this one and was given up. So nothing is added where they are behind the clock: if they ran ahead of it, the
--- next history could not know by how much. Below 2^53, which JavaScript can count to, until 2292. An epoch is the
--- millisecond in which it begins, for the same reason.
+-- They follow the clock, 2^20 for each second since 2020, or 2^15 (ids_from): beyond any history that gives out fewer, also one
+-- that branched off later than this one and was given up. So nothing is added where they are behind the clock: if they ran ahead
+-- of it, the next history could not know by how much. An epoch is the millisecond in which it begins, for the same reason.
 -- Each replica gets a lease timeout from now on to notice: its own last heartbeat may be among what was lost, and nobody may take
 -- its steps while it still runs them.
 -- Locks: process_count_state, then replicas. The caller has locked lineage.
@@ -12,15 +11,15 @@ RETURNS bigint
 AS $$
 DECLARE
     v_seconds      numeric := extract(epoch FROM clock_timestamp());
-    v_next         bigint := floor((v_seconds - 1577836800) * 1048576);
+    v_next         bigint;
     v_last_replica bigint;
     v_sequence     regclass;
     v_drawn        bigint;
 BEGIN
     PERFORM FROM process_count_state FOR UPDATE;
     v_last_replica := last_replica_id();
-    FOREACH v_sequence IN ARRAY ARRAY[
-        'task_ids', 'lease_tokens', 'replica_ids', 'message_ids', 'audit_entries_entry_id_seq']::regclass[]
+    v_next := ids_now();
+    FOREACH v_sequence IN ARRAY numbered_sequences()
     LOOP
         v_drawn := nextval(v_sequence);
         -- A clock that was set back.

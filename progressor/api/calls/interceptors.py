@@ -325,6 +325,7 @@ class Interceptor:
             if now - self._storage_logged_at >= _STORAGE_LOG_SECONDS:
                 self._storage_logged_at = now
                 facts = {"method": name, "why": error.why, **_trace_of(context)}
+                facts |= {} if error.cell is None else {"cell": error.cell}
                 _log.warning("storage is unavailable", extra=facts)
         self._count.refused(name, request, error)
         # The ids of an invalid request may be what is wrong with it: they are not repeated.

@@ -31,6 +31,7 @@ from progressor.storage.doctor.doctor import Doctor
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.bulks import Bulks
 from progressor.storage.jobs.jobs import Jobs
+from progressor.storage.namespaces.directory import Directory
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.processes.processes import Processes
 from progressor.storage.replicas.counts import Counts
@@ -164,6 +165,7 @@ class Backend:
     failures: Failures
     access: Access
     audit: Audit
+    directory: Directory
     processor_credentials: frozenset[str] = frozenset()
     """The names that namespaces can give here."""
 

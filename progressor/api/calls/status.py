@@ -81,7 +81,7 @@ _METADATA_FIELDS = (
     "namespace", "process_id", "job_id", "own", "task_id", "broken_by", "failure_code",
     "failure_reason", "detail", "idempotency_key", "event_id", "gate", "schedule_id", "expected",
     "actual", "what", "operation_id", "principal", "right", "role", "token_id", "count_max",
-    "quota", "limit",
+    "quota", "limit", "cell",
 )  # fmt: skip
 _CODES_BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType(
     {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
@@ -132,7 +132,8 @@ def status_of(error: errors.ProgressorError, *, subject: Mapping[str, str]) -> R
         return _bounded(code_of(error), error.message, info)
     message = str(error)
     if isinstance(error, errors.StorageUnavailableError):
-        message = STORAGE_UNAVAILABLE_MESSAGE
+        where = "" if error.cell is None else f"cell {error.cell}: "
+        message = f"{where}{STORAGE_UNAVAILABLE_MESSAGE}"
     metadata = {**subject, **dict(_told(error))}
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
     return _bounded(code_of(error), message, info, error)

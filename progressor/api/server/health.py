@@ -5,7 +5,7 @@ that does not read delays the change.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,16 +15,23 @@ _Response = health_pb2.HealthCheckResponse
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """The health of services by their names; all of them change together."""
+    """The health of services by their names, which changes together, and of each cell."""
 
-    def __init__(self, services: Iterable[str]) -> None:
-        self._services = frozenset(services)
-        self._serving = False
+    def __init__(self, services: Iterable[str], cells: Iterable[str] = ()) -> None:
+        """Take their names; that of a cell is asked as ``cell/NAME``."""
+        self._services = tuple(services)
+        self._cells = tuple(f"cell/{name}" for name in cells)
+        self._serving = dict.fromkeys((*self._services, *self._cells), False)
         self._leaving = False
         self._changed = asyncio.Event()
 
-    def set_serving(self, *, serving: bool) -> None:
-        self._serving = serving and not self._leaving
+    def set_serving(self, *, serving: bool, cells: Mapping[str, bool] | None = None) -> None:
+        """Set the health of the services, and of the cells; None: all have the same."""
+        told = dict.fromkeys(self._cells, serving)
+        if cells is not None:
+            told = {f"cell/{name}": healthy for name, healthy in cells.items()}
+        for name, healthy in (dict.fromkeys(self._services, serving) | told).items():
+            self._serving[name] = healthy and not self._leaving
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -36,7 +43,7 @@ class Health(health_pb2_grpc.HealthServicer):
         self, request: _Request, context: "grpc.aio.ServicerContext[_Request, _Response]"
     ) -> _Response:
         """Return the health of a service; NOT_FOUND of one that is not here."""
-        if request.service not in self._services:
+        if request.service not in self._serving:
             await context.abort(grpc.StatusCode.NOT_FOUND)
         return _Response(status=self._status(request.service))
 
@@ -56,6 +63,6 @@ class Health(health_pb2_grpc.HealthServicer):
             await changed.wait()
 
     def _status(self, service: str) -> int:
-        if service not in self._services:
+        if service not in self._serving:
             return _Response.SERVICE_UNKNOWN
-        return _Response.SERVING if self._serving else _Response.NOT_SERVING
+        return _Response.SERVING if self._serving[service] else _Response.NOT_SERVING

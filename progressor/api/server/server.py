@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import grpc
 
@@ -25,6 +25,8 @@ from progressor.api.replicas import ReplicaServicer
 from progressor.api.schedules.servicer import ScheduleServicer
 from progressor.api.server.binding import BIND_KEY, bind, check_free
 from progressor.api.server.health import Health
+from progressor.api.server.places import Places
+from progressor.api.server.routing import routed
 from progressor.api.server.sessions import Sessions
 from progressor.api.steps import StepServicer
 from progressor.clock import Clock
@@ -106,7 +108,7 @@ class ApiServer:
 
     def __init__(  # noqa: PLR0913  all but one keyword-only
         self,
-        backend: Callable[[], Backend],
+        places: Places,
         *,
         log_levels: LogLevels,
         replica_name: str,
@@ -119,22 +121,24 @@ class ApiServer:
     ) -> None:
         """Build the services.
 
-        ``backend`` returns what they call; it raises `errors.StorageUnavailableError` while there
-        is none. Without a ``guard`` there is no access control.
+        ``places`` has what they call. Without a ``guard`` there is no access control.
         """
         self._turns = Turns()
-        processes = ProcessServicer(backend, turns=self._turns)
-        self._servicers: tuple[Servicer, ...] = (
-            processes,
-            NamespaceServicer(backend),
-            GateServicer(backend),
-            JobServicer(backend, clock=clock),
-            ScheduleServicer(backend, clock=clock),
-            StepServicer(backend),
-            BulkServicer(backend),
-            AccessServicer(backend, is_controlled=guard is not None),
-            ReplicaServicer(backend, log_levels=log_levels, name=replica_name),
-        )
+
+        def servicers_of(backend: Callable[[], Backend], cell: str = "") -> tuple[Servicer, ...]:
+            return (
+                ProcessServicer(backend, turns=self._turns),
+                NamespaceServicer(backend, cell=cell),
+                GateServicer(backend),
+                JobServicer(backend, clock=clock),
+                ScheduleServicer(backend, clock=clock),
+                StepServicer(backend),
+                BulkServicer(backend),
+                AccessServicer(backend, is_controlled=guard is not None),
+                ReplicaServicer(backend, log_levels=log_levels, name=replica_name, cell=cell),
+            )
+
+        self._servicers = routed(places, servicers_of)
         self._names = [it.service.full_name for it in self._servicers]
         self._listening = listening
         metrics = metrics or Metrics()
@@ -146,14 +150,14 @@ class ApiServer:
             recorder=recorder,
         )
         self._sessions = Sessions(
-            processes,
+            self._servicers[0],
             interceptor=self._interceptor,
             clock=clock,
             calls_max=listening.session_calls_max,
             age_max=listening.connection_age_max,
         )
         metrics.stream_sessions.read_from(lambda: [(_OF_CLIENTS, self._sessions.open_count)])
-        self._health = Health(["", *self._names])
+        self._health = Health(["", *self._names], cells=places.names)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> list[str]:
@@ -184,13 +188,19 @@ class ApiServer:
         self._server = server
         return addresses
 
-    def interrupt(self, error: errors.ProgressorError) -> None:
-        """End all calls in flight with an error; further ones are served."""
-        self._interceptor.interrupt(error)
+    def interrupt(
+        self, error: errors.ProgressorError, calls: Iterable[asyncio.Task[object]] | None = None
+    ) -> None:
+        """End calls in flight with an error, None: all of them; further ones are served."""
+        if calls is None:
+            self._interceptor.interrupt(error)
+        else:
+            for call in calls:
+                self._interceptor.cut_short(call, error)
 
-    def set_serving(self, *, serving: bool) -> None:
-        """Set the health of all services; without effect once draining."""
-        self._health.set_serving(serving=serving)
+    def set_serving(self, *, serving: bool, cells: Mapping[str, bool] | None = None) -> None:
+        """Set the health of all services, and of each cell; without effect once draining."""
+        self._health.set_serving(serving=serving, cells=cells)
 
     async def drain(
         self, grace: dt.timedelta, *, steps_done: Callable[[], Awaitable[None]] | None = None

@@ -26,7 +26,8 @@ _UNTIL_CHANGED = dt.timedelta()
 async def health(
     *,
     service: Annotated[
-        str, option("Check one service, for example progressor.v1.ProcessService.")
+        str,
+        option("Check one service, such as progressor.v1.ProcessService, or a cell: cell/NAME."),
     ] = "",
     engine: EngineOptions = EngineOptions(),
 ) -> ExitCode:
@@ -44,7 +45,7 @@ async def health(
             answer = await check(request, timeout=engine.timeout, metadata=security.authorization())
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
-                description = f"must be a service of the engine, got {service!r}"
+                description = f"must be a service of the engine, or cell/NAME, got {service!r}"
                 raise bad_input("--service", description) from error
             found = security.explained(read_status(error, engine.address))
             raise error_for(found) from error
@@ -103,7 +104,10 @@ async def replicas(*, engine: EngineOptions = EngineOptions()) -> None:
     """
     async with client_of(engine) as client:
         found = [it async for it in client.replicas.list(page_size=PAGE_MAX)]
-    show({"replicas": found}, table(_REPLICAS, found), as_json=engine.json)
+    columns = dict(_REPLICAS)
+    if any(it.cell for it in found):
+        columns["cell"] = lambda it: it.cell
+    show({"replicas": found}, table(columns, found), as_json=engine.json)
 
 
 def _count(number: int | None) -> str:

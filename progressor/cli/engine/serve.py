@@ -39,7 +39,7 @@ from progressor.cli.output import ExitCode, report_words
 from progressor.engine import engine as app
 from progressor.engine.engine import Engine
 from progressor.settings.config import Config
-from progressor.settings.sections import METRICS_OFF
+from progressor.settings.sections import METRICS_OFF, Database
 from progressor.storage.postgres.pools import connections_allowed
 from progressor.telemetry.logs.setup import set_up_logs
 
@@ -127,13 +127,9 @@ async def _supervise(config: Config, count: int, *, paused: bool) -> ExitCode:
             bind = tuple(
                 [await stack.enter_async_context(reserved(it)) for it in config.server.bind]
             )
-            dsn = config.database.dsn or await stack.enter_async_context(
-                app.embedded(config.database, replicas=count)
-            )
+            dsns = await stack.enter_async_context(app.databases(config, replicas=count))
             shared = dataclasses.replace(
-                config,
-                server=dataclasses.replace(config.server, bind=bind),
-                database=dataclasses.replace(config.database, dsn=dsn),
+                config.reached(dsns), server=dataclasses.replace(config.server, bind=bind)
             )
             supervisor = Supervisor(
                 shared, count, database=database, leaving=leaving, paused=paused
@@ -278,7 +274,14 @@ class Supervisor:
 
     async def _count_connections(self) -> None:
         """Warn if the replicas may need more connections than PostgreSQL allows."""
-        database = self._config.database
+        async with asyncio.TaskGroup() as group:
+            for cell, config in self._config.by_cell.items():
+                facts: dict[str, object] = {"cell": cell} if self._config.cells else {}
+                group.create_task(
+                    self._count_connections_of(config.database, facts), name=f"count in {cell}"
+                )
+
+    async def _count_connections_of(self, database: Database, facts: dict[str, object]) -> None:
         wanted = len(self._processes) * database.connections_max
         allowed: int | None = None
         while allowed is None:
@@ -288,7 +291,7 @@ class Supervisor:
                 await asyncio.sleep(_RECONNECT_SECONDS)
         if wanted > allowed:
             keys = f"{WORKERS_KEY}, database.*_connections_max; max_connections of PostgreSQL"
-            facts = {"wanted": wanted, "allowed": allowed, "keys": keys}
+            facts |= {"wanted": wanted, "allowed": allowed, "keys": keys}
             _log.warning(
                 "the replicas may need more connections than PostgreSQL allows", extra=facts
             )

@@ -430,6 +430,19 @@ async def client_of(engine: EngineOptions) -> AsyncIterator["Client"]:
         yield client
 
 
+OneCell = Annotated[str | None, option("Only this cell; by default all of them.")]
+
+
+def cells_of(config: Config, cell: str | None) -> Mapping[str, Config]:
+    """Return the settings of each cell, or of the one that is wanted, by its name."""
+    found = config.by_cell
+    if cell is None:
+        return found
+    if cell not in found:
+        raise bad_input("--cell", f"must be one of {', '.join(found)}, got {cell!r}")
+    return {cell: found[cell]}
+
+
 @Parameter(name="*", group=Group("Configuration", sort_key=10))
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

@@ -37,6 +37,7 @@ from progressor.cli.namespaces.namespaces import config_of, table_of
 from progressor.cli.output import ExitCode, print_line, show
 from progressor.domain.views.bulk import OPERATIONS
 from progressor.sdk.values.namespaces import NamespaceConfig
+from progressor.settings.cells import MAIN
 from progressor.settings.config import load_namespaces
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ async def _list(client: "Client") -> list[NamespaceConfig]:
 
 
 def _plan(wanted: NamespaceConfig, found: NamespaceConfig | None) -> _Plan:
+    if found is not None:
+        wanted = _in_its_cell(wanted, found)
     if found is None:
         added = tuple(changes({}, short_table(wanted)))
         return _Plan(wanted=wanted, found=None, action="create", changes=added)
@@ -154,6 +157,14 @@ def _plan(wanted: NamespaceConfig, found: NamespaceConfig | None) -> _Plan:
     return _Plan(
         wanted=wanted, found=found, action=action, changes=differences, revision=found.revision
     )
+
+
+def _in_its_cell(wanted: NamespaceConfig, found: NamespaceConfig) -> NamespaceConfig:
+    """Return the namespace as it is wanted where it lives, which a file cannot change."""
+    if wanted.cell not in {"", found.cell or MAIN}:
+        words = f"[namespaces.{wanted.name}] cell: it lives in cell {found.cell or MAIN}"
+        raise bad_input("FILE", f"{words}, and cannot be moved, got {wanted.cell!r}")
+    return dataclasses.replace(wanted, cell=found.cell)
 
 
 async def _apply_all(client: "Client", pending: Sequence[_Plan], engine: EngineOptions) -> None:

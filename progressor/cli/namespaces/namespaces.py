@@ -107,6 +107,9 @@ async def update(
         wanted = config_from(name, targets=target, texts=settings, base=found)
         names = [field.name for field in dataclasses.fields(wanted) if field.name not in _FIXED]
         changed = [it for it in names if getattr(found, it) != getattr(wanted, it)]
+        if "cell" in changed:
+            words = f"cell cannot change: {name} lives in {found.cell or 'the only one'}"
+            raise bad_input("--set", words)
         if changed:
             found = await client.namespaces.update(
                 wanted, fields=changed, expected_revision=found.revision
@@ -124,7 +127,10 @@ async def list_namespaces(*, engine: EngineOptions = EngineOptions()) -> None:
     """Print all namespaces in the order of their names."""
     async with client_of(engine) as client:
         found = [it async for it in client.namespaces.list(page_size=PAGE_MAX)]
-    show({"namespaces": found}, table(_NAMESPACES, found), as_json=engine.json)
+    columns = dict(_NAMESPACES)
+    if any(it.cell for it in found):
+        columns["cell"] = lambda it: it.cell
+    show({"namespaces": found}, table(columns, found), as_json=engine.json)
 
 
 async def pause(

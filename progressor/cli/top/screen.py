@@ -210,6 +210,9 @@ def _head(screen: Screen) -> Iterator[Text]:
             "replicas": _nonzero(states),
         }
     )
+    if overview.unavailable_cells:
+        words = f"cells that are away are missing: {', '.join(overview.unavailable_cells)}"
+        yield Text(words, style="yellow")
     if totals.queue is None or overview.queues_age is None:
         yield Text("the queues could not be counted", style="yellow")
     else:

@@ -67,6 +67,7 @@ class Namespace:
     processor_credentials: str = ""
     turn_max: int = 1
     quotas: Quotas = NO_QUOTAS
+    cell: str = ""
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

@@ -94,7 +94,7 @@ class Overview:
 
     ``namespaces`` are sorted by the age of their oldest due task, then by their rates.
     ``queues_age`` is how long ago the queues were counted; None if they could not be. Counts are
-    exact below ``exact_below``.
+    exact below ``exact_below``. What is in ``unavailable_cells`` is missing.
     """
 
     read_at: dt.datetime
@@ -104,6 +104,7 @@ class Overview:
     queues_age: dt.timedelta | None
     uncounted_namespace_count: int
     exact_below: int
+    unavailable_cells: tuple[str, ...]
 
     @property
     def slowest(self) -> list[NamespaceLine]:
@@ -186,6 +187,7 @@ def overview_of(activity: Activity, rates: Rates) -> Overview:
         queues_age=activity.queues_age,
         uncounted_namespace_count=activity.uncounted_namespace_count,
         exact_below=activity.exact_below,
+        unavailable_cells=activity.unavailable_cells,
     )
 
 

@@ -59,7 +59,7 @@ class FindingState(WireEnum):
 class DoctorFinding:
     """What one check says, in a sentence; ``offenders`` are the first ten of what it counts.
 
-    ``advice``: what to do about it; "": all is well.
+    ``advice``: what to do about it; "": all is well. ``cell`` is as in `Replica`.
     """
 
     group: str
@@ -68,6 +68,7 @@ class DoctorFinding:
     words: str
     advice: str
     offenders: tuple[str, ...]
+    cell: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,8 @@ class Replica:
     ``functions`` is the schema with the functions of its release. ``step_count`` (running steps),
     ``caller_count`` (waiting callers) and ``clock_offset`` (how far its clock is ahead of
     PostgreSQL's) are those of its last heartbeat; None: its release does not report them, or the
-    clocks have not been compared yet. ``lease_count`` is current.
+    clocks have not been compared yet. ``lease_count`` is current. ``cell``: a replica has an id in
+    each cell that it serves; "": there is only one.
     """
 
     replica_id: int
@@ -102,6 +104,7 @@ class Replica:
     caller_count: int | None
     clock_offset: dt.timedelta | None
     lease_count: int
+    cell: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,8 @@ class ReplicaActivity:
     """A replica, as its last heartbeat reported.
 
     ``step_count`` and ``caller_count`` are None if its release does not report them. A namespace
-    that is not in ``namespaces`` has had no step there, unless ``is_partial``.
+    that is not in ``namespaces`` has had no step there, unless ``is_partial``. ``cell`` is as in
+    `Replica`.
     """
 
     replica_id: int
@@ -137,6 +141,7 @@ class ReplicaActivity:
     caller_count: int | None
     namespaces: tuple[NamespaceActivity, ...]
     is_partial: bool
+    cell: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +150,8 @@ class Activity:
 
     ``queues_age``: how long ago the queues were counted; None: counting failed, and ``queues`` is
     empty. ``uncounted_namespace_count``: namespaces whose queues are left out. A count in a queue
-    is exact if it is less than ``exact_below``, otherwise a minimum.
+    is exact if it is less than ``exact_below``, otherwise a minimum. Replicas and queues of
+    ``unavailable_cells`` are missing.
     """
 
     read_at: dt.datetime
@@ -154,6 +160,7 @@ class Activity:
     queues_age: dt.timedelta | None
     uncounted_namespace_count: int
     exact_below: int
+    unavailable_cells: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

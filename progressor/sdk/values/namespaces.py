@@ -13,7 +13,7 @@ from progressor.sdk.codec.wire import WireEnum
 from progressor.v1 import namespace_service_pb2 as pb
 from progressor.wire.shapes import Field, Shape
 
-_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision", "pause")
+_SET_BY_THE_ENGINE = ("created_at", "updated_at", "revision", "pause", "cell")
 
 
 class ZombiePolicy(WireEnum):
@@ -42,8 +42,9 @@ class NamespaceConfig:
     ``retry_policies`` are by task type ("init", "call", "notify", "repair", "timeout", "join").
     ``history_last`` is how many events the processor receives with a task: None all, n the last n,
     0 none. A retention of None: forever;
-    an ``unreachable_patience`` of None: no limit. The engine sets the last four fields; ``pause``
-    None: the namespace is not paused.
+    an ``unreachable_patience`` of None: no limit. ``cell`` is where the namespace is created; "":
+    where the engine chooses. The engine sets the last four fields; ``pause`` None: the namespace is
+    not paused.
     """
 
     name: str
@@ -65,6 +66,7 @@ class NamespaceConfig:
     processor_credentials: str = ""
     turn_max: int = 1
     quotas: Quotas = NO_QUOTAS
+    cell: str = ""
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

@@ -388,8 +388,8 @@ class EmbeddedPostgres:
         return f"{'; '.join(said[-_LOG_TAIL_LINES:])} (see {self._log})"
 
 
-def running_conninfo(data_directory: Path) -> str:
-    """Return the conninfo of the embedded PostgreSQL that runs in a directory.
+def running_conninfo(data_directory: Path, database: str = "postgres") -> str:
+    """Return how to connect to a database of the embedded PostgreSQL that runs in a directory.
 
     Raises:
         StorageUnavailableError: None runs there, or its directory belongs to another user.
@@ -409,7 +409,7 @@ def running_conninfo(data_directory: Path) -> str:
     if len(lines) <= _READY_LINE or lines[_READY_LINE] != "ready":
         raise errors.StorageUnavailableError(f"the {described} is starting or stopping")
     return make_conninfo(
-        host=lines[_SOCKET_LINE], port=lines[_PORT_LINE], user="postgres", dbname="postgres"
+        host=lines[_SOCKET_LINE], port=lines[_PORT_LINE], user="postgres", dbname=database
     )
 
 

@@ -17,7 +17,7 @@ from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.rows.effects import Effects
 
 _SQL = statements.load("namespaces/namespaces")
-_KEPT_APART = ("name", "created_at", "updated_at", "revision", "pause")
+_KEPT_APART = ("name", "cell", "created_at", "updated_at", "revision", "pause")
 
 REFRESH_PAGE = 1000
 UPDATE_ATTEMPTS_MAX = 10

@@ -440,6 +440,11 @@ class Metrics:
         "stay in use).",
         "issuer", "result",
     )
+    cell_serving: Gauge = _gauge(
+        "progressor_cell_serving", "1",
+        "1 while this replica serves the cell; else 0. Only with cells.",
+        "cell",
+    )
     heartbeat_age: Gauge = _gauge(
         "progressor_heartbeat_age_seconds", "s",
         "Age of this replica's last heartbeat; at 0.9 of the lease timeout the replica drops "
@@ -447,10 +452,19 @@ class Metrics:
     )
     # fmt: on
 
+    def __post_init__(self) -> None:
+        self._cells: dict[str, Metrics] = {}
+
+    def of_cell(self, name: str) -> "Metrics":
+        """Return the metrics of a cell, which are exported with these and name it by a label."""
+        return self._cells.setdefault(name, Metrics())
+
     @contextlib.contextmanager
     def detaching(self) -> Iterator[None]:
         """Stop reading at the end from the sources that were added in between."""
-        lists = [it.sources for it in vars(self).values() if not isinstance(it, Histogram)]
+        lists = [
+            it.sources for it in map(self.instrument, METRICS) if not isinstance(it, Histogram)
+        ]
         lengths = [len(sources) for sources in lists]
         try:
             yield
@@ -460,8 +474,22 @@ class Metrics:
 
     def families(self) -> tuple[Family, ...]:
         """Return all metrics with their values, in the order of `METRICS`; any thread."""
-        instruments = vars(self)
-        return tuple(instruments[name].snapshot() for name in METRICS)
+        return tuple(self._family(name) for name in METRICS)
+
+    def instrument(self, name: str) -> Instrument:
+        found: Instrument = vars(self)[name]
+        return found
+
+    def _family(self, name: str) -> Family:
+        family = self.instrument(name).snapshot()
+        if not self._cells or "cell" in family.metric.labels:
+            return family
+        metric = dataclasses.replace(family.metric, labels=("cell", *family.metric.labels))
+        values = {("", *labels): value for labels, value in family.values.items()}
+        for cell, metrics in dict(self._cells).items():
+            own = metrics.instrument(name).snapshot().values
+            values |= {(cell, *labels): value for labels, value in own.items()}
+        return Family(metric, values)
 
 
 METRICS: Mapping[str, Metric] = MappingProxyType(

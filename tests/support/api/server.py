@@ -15,6 +15,7 @@ from google.rpc import (
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from progressor.api.server.places import Places
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import SystemClock
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
@@ -67,7 +68,7 @@ def build(listening: Listening, memory: Memory | None = None) -> ApiServer:
     memory = memory or Memory()
     backend = memory.backend()
     return ApiServer(
-        lambda: backend,
+        Places({"main": lambda: backend}),
         log_levels=memory.log_levels,
         replica_name="host-1",
         clock=SystemClock(),

@@ -496,6 +496,7 @@ def test_a_document_has_every_field(cli: Cli) -> None:
         "caller_count": 0,
         "clock_offset_seconds": -1.234,
         "lease_count": 1199,
+        "cell": "",
     }
     # What is not known is null, a duration under its plain name.
     assert (dead["step_count"], dead["caller_count"], dead["clock_offset"]) == (None, None, None)

@@ -234,7 +234,7 @@ def test_health_is_0_when_serving_and_5_when_not(engine: ScriptedEngine, cli: Cl
     unknown = cli("health", "--service", "absent")
 
     assert (serving.code, away.code, unknown.code) == (0, 5, 2)
-    assert "--service: must be a service of the engine, got 'absent'" in unknown.err
+    assert "--service: must be a service of the engine, or cell/NAME, got 'absent'" in unknown.err
     assert serving.document["status"] == "SERVING"
     assert "NOT_SERVING" in away.out
 

@@ -53,7 +53,7 @@ class TestOneLook:
 
         assert document.keys() == {
             "read_at", "totals", "namespaces", "replicas", "queues_age",
-            "uncounted_namespace_count", "exact_below",
+            "uncounted_namespace_count", "exact_below", "unavailable_cells",
         }  # fmt: skip
         assert document["totals"]["serving_count"] == 0
         assert document["uncounted_namespace_count"] == 5

@@ -37,6 +37,7 @@ unreachable_patience_seconds = 60.5
 step_timeout_max_seconds = 7200
 processor_credentials = "internal"
 turn_max = 64
+cell = "north"
 
 [namespaces."orders.eu".retry_policy]
 initial_interval_seconds = 1

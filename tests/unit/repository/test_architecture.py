@@ -17,7 +17,8 @@ FUNCTION_LINES_MAX = 70
 READERS_OF_THE_CLOCK = {
     "clock.py": "the one place",
     "engine/engine.py": "composition root",
-    "engine/wiring.py": "the other half of the composition root",
+    "engine/cell.py": "as above: what there is for each database",
+    "engine/wiring.py": "as above: its parts, put together",
     "example/rollout.py": "what a user writes, who wants a night",
     "sdk/client/client.py": "default of an argument that a user may give",
     "sdk/processor/processor.py": "compares with the deadline of an attempt that still runs",
@@ -26,6 +27,7 @@ READERS_OF_THE_CLOCK = {
 BROAD_CATCHERS = {
     "runtime/core/context.py": "the next scan sees the same rows",
     "api/calls/interceptors.py": "turns a bug into INTERNAL",
+    "engine/cell.py": "what breaks one of several cells is logged, and the others go on",
     "api/calls/guarded.py": "records that a request has failed, by a bug too, and raises it again",
     "sdk/processor/blocking.py": "hands every error to the coroutine that it times",
     "sdk/processor/processor.py": "turns whatever the user's code raises into a failed step",

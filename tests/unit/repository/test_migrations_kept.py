@@ -67,6 +67,7 @@ CHECKSUMS = {
     "0053_pre_function_schemas.sql": "4c7aaa397a56008c",
     "0054_pre_freeze_processes.sql": "942a6f7e9f699eb4",
     "0055_pre_placed_replies.sql": "41fcce58c5c33954",
+    "0056_pre_cells.sql": "ffb2df0fa34048d3",
 }
 
 

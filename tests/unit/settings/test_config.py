@@ -358,6 +358,7 @@ def test_every_default_of_the_reference_can_be_given(tmp_path: Path) -> None:
         "namespaces.",
         "processor_credentials.",
         "access.issuers.",
+        "cells[].",
         "database.data_directory",
         "replica.name",
     )

@@ -36,6 +36,7 @@ WORDS = {
     "processor_targets": "127.0.0.1:1",
     "history": "none",
     "processor_credentials": "internal",
+    "cell": "north",
     "retry_policies": {"call": {"attempts_max": 3}},
 }
 """Valid values where the type alone does not tell one."""
@@ -128,7 +129,7 @@ def test_a_table_in_the_file_is_refused_where_a_value_is_wanted(name: str, tmp_p
 
 
 def test_the_reference_has_every_key_of_every_section() -> None:
-    tables = ("namespaces.", "processor_credentials.", "access.issuers.")
+    tables = ("namespaces.", "processor_credentials.", "access.issuers.", "cells[].")
     told = [row.key for row in config.reference() if not row.key.startswith(tables)]
 
     assert told == [*KEYS]
@@ -156,7 +157,7 @@ def test_an_option_is_the_flag_of_its_key(field: str, key: str) -> None:
 def _namespace_file(name: str, value: object) -> str:
     text = "{ call = { attempts_max = 3 } }" if isinstance(value, dict) else json.dumps(value)
     targets = "" if name == "processor_targets" else 'processor_targets = ["h:1"]\n'
-    known = "[processor_credentials.internal]\n"
+    known = "[processor_credentials.internal]\n[[cells]]\nname = 'north'\n"
     return f"{known}[namespaces.orders]\n{targets}{name} = {text}\n"
 
 

@@ -177,7 +177,7 @@ ORDERS_WIRE = namespace_to_wire(ORDERS)
 MASKED = [
     it.name.replace("history_last", "history")
     for it in dataclasses.fields(sdk.NamespaceConfig)
-    if it.name not in {"name", "created_at", "updated_at", "revision", "pause"}
+    if it.name not in {"name", "created_at", "updated_at", "revision", "pause", "cell"}
 ]
 IMPORT: dict[str, Any] = {
     "status": sdk.ProcessStatus.RUNNING, "state": {"a": 1}, "metadata": {"m": 1},

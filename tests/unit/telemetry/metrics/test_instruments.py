@@ -1,6 +1,7 @@
 """Instruments: what is recorded is what is read, within the bounds of their labels."""
 
 import dataclasses
+import functools
 
 from progressor.telemetry.instruments import (
     LABEL_SETS_MAX,
@@ -12,6 +13,7 @@ from progressor.telemetry.instruments import (
     Metric,
     MetricKind,
 )
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.telemetry.measured import counted, recorded
 
 BOUNDS = (1.0, 10.0)
@@ -65,6 +67,24 @@ def test_label_sets_beyond_the_bound_of_a_histogram_are_one() -> None:
 
     found = recorded(histogram)
     assert (len(found), found[OVERFLOW,]) == (LABEL_SETS_MAX + 1, (3, 3))
+
+
+def test_the_metrics_of_cells_are_apart_by_a_label() -> None:
+    metrics = Metrics()
+    metrics.requests.add(3, ("orders", "Call", "ok", ""))
+    for number, cell in enumerate(("main", "b"), start=1):
+        own = metrics.of_cell(cell)
+        own.callers_waiting.read_from(functools.partial(list, [((), number)]))
+        own.admitted.add(number, ("orders", "call"))
+
+    found = {family.metric.name: family for family in metrics.families()}
+    waiting, admitted = found["progressor_callers_waiting"], found["progressor_requests_admitted"]
+    requests = found["progressor_requests"]
+    assert waiting.metric.labels == ("cell",)
+    assert waiting.values == {("main",): 1, ("b",): 2}
+    assert admitted.metric.labels == ("cell", "namespace", "task_type")
+    assert admitted.values == {("main", "orders", "call"): 1, ("b", "orders", "call"): 2}
+    assert requests.values == {("", "orders", "Call", "ok", ""): 3}
 
 
 def test_a_metric_may_have_a_bound_of_its_own() -> None:
