@@ -18,7 +18,9 @@ from progressor.storage.postgres import migrations, statements
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.schema import deployment
 
-_INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)|CONSTRAINT (\w+) PRIMARY KEY", re.MULTILINE)
+_INDEX = re.compile(
+    r"^CREATE (?:UNIQUE )?INDEX (\w+)|CONSTRAINT (\w+) (?:PRIMARY KEY|UNIQUE)", re.MULTILINE
+)
 _SQL = statements.load("doctor/environment/schema")
 _MIGRATE = "Run `progressor migrate` of this release."
 
