@@ -96,6 +96,7 @@ _ROWS: dict[str, list[tuple[errors.ProgressorError, str]]] = {
         (errors.StorageLockedError("its process is locked", RETRY), ""),
         (errors.StorageReadOnlyError("it stands by", RETRY), ""),
         (errors.StorageLineageError(1, 2), ""),
+        (errors.StorageIdentityError("this is the database of cell b"), ""),
         (errors.StorageSchemaError("no such function", RETRY), ""),
     ],
 }

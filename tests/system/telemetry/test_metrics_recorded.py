@@ -61,7 +61,7 @@ OF_JOBS = (
 OF_IDENTITY = ("tls_reloads", "tls_certificate_expires_at", "key_fetches")
 LAZY = (
     *HEALTHY, *OF_JOBS, *OF_IDENTITY, "bulk_processes", "bulks_ended", "zombie_collection", "spans",
-    "quota_refused", "quota_used",
+    "quota_refused", "quota_used", "cell_serving",
 )  # fmt: skip
 """What may have no values at all."""
 
