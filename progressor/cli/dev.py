@@ -183,9 +183,9 @@ async def _show(
             console.print(Text(f"processor at {target}"))
             console.print()
             with explaining("register its namespace"):
-                await register(client, reached(config))
+                cell = await register(client, reached(config))
                 for other in scenario.others:
-                    await register(client, reached(namespace_of(other, target)))
+                    await register(client, reached(namespace_of(other, target)), cell=cell)
             left = await scenario.play(client)
         async with Client(address, namespace=config.name, codec=BYTES, tls=client_tls) as client:
             for process_id in left[:_TRACES_SHOWN]:
@@ -327,8 +327,8 @@ async def _register(engine: str, target: str, security: ProcessorSecurity) -> No
     async with security.client(engine) as client:
         while True:
             try:
-                await register(client, reached(namespace(target)))
-                await register(client, reached(namespace_of(warehouses, target)))
+                cell = await register(client, reached(namespace(target)))
+                await register(client, reached(namespace_of(warehouses, target)), cell=cell)
             except errors.ProgressorError as error:
                 if exit_code_for(error) not in {ExitCode.UNAVAILABLE, ExitCode.DEADLINE}:
                     raise

@@ -3,6 +3,7 @@
 import abc
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -108,13 +109,17 @@ class Scenario(abc.ABC):
         self._console.print(Text.assemble(("      ✗ ", "yellow"), text))
 
 
-async def register(client: Client, config: NamespaceConfig) -> None:
-    """Create the namespace of an example, or update it if it exists."""
+async def register(client: Client, config: NamespaceConfig, *, cell: str = "") -> str:
+    """Create the namespace of an example, or update it if it exists; return its cell.
+
+    Namespaces that work together have to live in one `cell`.
+    """
     try:
-        await client.namespaces.create(config)
+        found = await client.namespaces.create(dataclasses.replace(config, cell=cell))
     except NamespaceAlreadyExistsError:
         fields = ("processor_targets", "processor_credentials", "retry_policies")
-        await client.namespaces.update(config, fields=fields)
+        found = await client.namespaces.update(config, fields=fields)
+    return found.cell
 
 
 def _words(value: object) -> str:

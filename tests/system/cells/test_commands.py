@@ -67,3 +67,9 @@ def test_a_dsn_beside_cells_is_refused(file: Path) -> None:
 
     assert ran.returncode == 2
     assert "database.dsn: must not be given with [[cells]]" in ran.stderr
+
+
+def test_the_example_runs_in_an_engine_with_two_cells() -> None:
+    ran = _run("dev", "--once", "--ephemeral", "--cells", "2", "--set", "server.bind=127.0.0.1:0")
+
+    assert ran.returncode == 0, ran.stderr
