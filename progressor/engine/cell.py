@@ -215,6 +215,7 @@ class Cell:
             self._config, replies_dsn, pools, context, functions, self._shared.credentials,
             lineage=lineage, audit_notes=self._audit_notes,
         )  # fmt: skip
+        stack.push_async_callback(wiring.close)
         await until_there(functools.partial(self._create_namespaces, wiring))
         # A request right after the start must not be refused because no identity is known yet.
         await until_there(wiring.access.refresh)

@@ -508,6 +508,10 @@ class Wiring:
         access.cancel()
         await self._channels.close()
 
+    async def close(self) -> None:
+        """Close what is still open if something broke; repeating it does nothing."""
+        await self._channels.close()
+
     async def abandon(self) -> None:
         """End everything at once; nothing is settled, nor handed back."""
         self.slots.suspended = self.leases.lost = True

@@ -1,12 +1,14 @@
 """A cell that is away takes down nothing but its own namespaces."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from progressor import errors
 from progressor.sdk import BYTES, Client, NamespaceConfig, ProcessStatus
+from progressor.storage.postgres.migrations import migrate_configured
 from tests.conftest import TEMPLATE
 from tests.support.engine.cells import (
     AWAY,
@@ -74,6 +76,26 @@ async def test_the_other_cell_goes_on(
     assert health == {"": SERVING, HEALTH[away]: AWAY, HEALTH[other]: SERVING}
     assert {it.cell for it in activity.replicas} == {other}
     assert activity.unavailable_cells == (away,)
+
+
+async def test_what_breaks_one_cell_ends_no_other(
+    cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = {cells.proxies["b"].conninfo}
+
+    def migrate(database: Any, dsn: str, **options: Any) -> Any:
+        if dsn in broken:
+            raise errors.ConfigError("database.dsn", "is ahead of this release")
+        return migrate_configured(database, dsn, **options)
+
+    monkeypatch.setattr("progressor.engine.cell.migrate_configured", migrate)
+    monkeypatch.setattr("progressor.engine.cell._BROKEN_SECONDS", 0.05)
+    async with running_cells(cells, waits_for=("main",)) as second:
+        before = await health_of(second.address, [*HEALTH.values()])
+        broken.clear()
+        await health_becomes(second.address, SERVING, service=HEALTH["b"])
+
+    assert before == {HEALTH["main"]: SERVING, HEALTH["b"]: AWAY}
 
 
 async def test_without_the_home_cell_nothing_is_created(
