@@ -3,7 +3,7 @@
 -- have had another database before, which was lost.
 -- p_number: null to ask only. p_installation: that of the home cell; null in the home cell, which draws one.
 -- Locks: cell.
--- Returns: what this database is now, nulls if it is no cell yet; and whether it was refused for its processes.
+-- Returns: which cell this database is now, nulls if none; and whether it was refused because it has processes.
 CREATE FUNCTION become_cell(
     p_name         text,
     p_number       int,

@@ -27,10 +27,10 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def set_serving(self, *, serving: bool, cells: Mapping[str, bool] | None = None) -> None:
         """Set the health of the services, and of the cells; None: all have the same."""
-        told = dict.fromkeys(self._cells, serving)
+        healths = dict.fromkeys(self._cells, serving)
         if cells is not None:
-            told = {f"cell/{name}": healthy for name, healthy in cells.items()}
-        for name, healthy in (dict.fromkeys(self._services, serving) | told).items():
+            healths = {f"cell/{name}": healthy for name, healthy in cells.items()}
+        for name, healthy in (dict.fromkeys(self._services, serving) | healths).items():
             self._serving[name] = healthy and not self._leaving
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -105,7 +105,7 @@ class Places:
             directory = self.backend(self.home).directory
             known = await directory.find(namespace)
         cell = wanted or (known.cell if known else await self._emptiest())
-        # Else the name would be taken, and the namespace not there.
+        # If its cell is away, the name would be taken without a namespace.
         self.backend(cell)
         with naming(self.home):
             has_it = await directory.claim(namespace, cell)
@@ -131,7 +131,7 @@ class Places:
             answer = await delete(place.cell)
             is_gone = True
         except errors.NamespaceNotFoundError:
-            # Whoever created or deleted it before has not come to the end.
+            # An earlier creation or deletion was cut short.
             is_gone = True
             raise
         finally:

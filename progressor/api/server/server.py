@@ -121,7 +121,7 @@ class ApiServer:
     ) -> None:
         """Build the services.
 
-        ``places`` has what they call. Without a ``guard`` there is no access control.
+        ``places`` provides what they call. Without a ``guard`` there is no access control.
         """
         self._turns = Turns()
 
